@@ -1,0 +1,215 @@
+"""The checks that a cell must pass before its figure is shown, each from evidence and never from an exit code.
+
+`certify` takes a cell's evidence (counters, records, samples) and returns a verdict: `fail` when a check failed, `unknown` when
+one could not be made, else `pass`. A failed cell stays on disk and in the certificate table, and is kept out of every
+comparison. Unknown is not passed, and says what was missing.
+
+    >>> certify(cell, requests)["verdict"]                         # doctest: +SKIP
+    'pass'
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .engines import vllm
+
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+
+INPUT_TOLERANCE = 0.01
+ATTAINMENT = 0.99
+COLD_HIT_SHARE = 0.0
+STEADY_SHARE = 0.4
+CLIENT_CPU_SHARE = 0.8
+CLIENT_LAG_MS = 25.0
+TTFT_GAP_SHARE, TTFT_GAP_MS = 0.25, 25.0
+STEAL_SHARE = 0.05
+SANE_SHARE = 0.5
+IDENTITY_TOLERANCE = 0.01
+THROTTLE = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+POWER_CAP = 0x4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check's outcome and the evidence for it."""
+
+    name: str
+    outcome: str
+    evidence: str
+
+    def as_dict(self) -> dict:
+        return {"name": self.name, "outcome": self.outcome, "evidence": self.evidence}
+
+
+def certify(cell: dict, requests: list[dict]) -> dict:
+    """`{"verdict": …, "checks": […]}` for a cell and its requests' records."""
+    checks = [check(cell, requests) for check in CHECKS]
+    outcomes = {check.outcome for check in checks}
+    verdict = FAIL if FAIL in outcomes else UNKNOWN if UNKNOWN in outcomes else PASS
+    return {"verdict": verdict, "checks": [check.as_dict() for check in checks]}
+
+
+def why(certificate: dict) -> str:
+    """The failed checks' evidence in one line, else the unknown ones'; empty for a pass."""
+    for outcome in (FAIL, UNKNOWN):
+        found = [f"{check['name']}: {check['evidence']}" for check in certificate["checks"] if check["outcome"] == outcome]
+        if found:
+            return "; ".join(found)
+    return ""
+
+
+def latency_s(request: dict) -> float:
+    """End-to-end latency of one request, from its record."""
+    return request["ttft_s"] + sum(request["itls_s"])
+
+
+def steady_window(requests: list[dict], concurrency: int) -> tuple[float, float] | None:
+    """Seconds from and to between which as many requests were in flight as the load allows; None when that never happened."""
+    ends = [request["start_s"] + latency_s(request) for request in requests]
+    edges = sorted([(end, -1) for end in ends] + [(request["start_s"], 1) for request in requests])
+    flying, full = 0, None
+    for at, step in edges:
+        flying += step
+        if flying >= min(concurrency, len(requests)):
+            full = at
+            break
+    if full is None:
+        return None
+    # From the first answer after the last start on, a free slot cannot be filled again.
+    last_start = max(request["start_s"] for request in requests)
+    return full, max(full, min(end for end in ends if end >= last_start))
+
+
+def _requests(cell, requests) -> Check:
+    asked, result = cell["asked"]["prompts"], cell["result"]
+    errors = [request["error"] for request in requests if request["error"]]
+    empty = sum(request["output_tokens"] == 0 for request in requests)
+    done, failed = result.get("completed"), result.get("failed")
+    evidence = f"{done} of {asked} completed, {failed} failed, {len(errors)} ended in an error, {empty} empty" + (f" ({errors[0][:120]})" if errors else "")
+    good = done == asked == len(requests) and not failed and not errors and not empty
+    return Check("requests", PASS if good else FAIL, evidence)
+
+
+def _attainment(cell, requests) -> Check:
+    if not cell["asked"]["ignore_eos"]:
+        return Check("output attainment", UNKNOWN, "the model was free to stop early (ignore_eos is off)")
+    wanted = cell["asked"]["output_tokens"]
+    made = sum(request["output_tokens"] for request in requests)
+    if wanted is not None:
+        share = made / (wanted * len(requests)) if requests else 0
+        return Check("output attainment", PASS if ATTAINMENT <= share <= 2 - ATTAINMENT else FAIL, f"{made} of {wanted * len(requests)} tokens")
+    reasons = cell["counters"].get("finished") or {}
+    if not reasons:
+        return Check("output attainment", UNKNOWN, "the server does not count how requests finished")
+    stopped = sum(count for reason, count in reasons.items() if reason != "length")
+    return Check("output attainment", PASS if not stopped else FAIL, f"{sum(reasons.values()):.0f} requests finished, {stopped:.0f} of them before their length")
+
+
+def _input_tokens(cell, requests) -> Check:
+    client, server = cell["result"].get("total_input_tokens"), cell["counters"].get(vllm.PROMPT_TOKENS)
+    if not client or server is None:
+        return Check("input tokens", UNKNOWN, f"client {client}, server {server}")
+    return Check("input tokens", PASS if abs(server - client) <= INPUT_TOLERANCE * client else FAIL, f"client counted {client}, server {server:.0f}")
+
+
+def _identity_of_server(cell, requests) -> Check:
+    served, done, owns = cell["counters"].get(vllm.REQUESTS), cell["result"].get("completed"), cell["server"]["owns_port"]
+    evidence = f"port {'ours' if owns else 'not ours' if owns is False else 'owner unknown'}; our server finished {served if served is None else int(served)}, the client {done}"
+    if owns is False or (served is not None and served != done):
+        return Check("server", FAIL, evidence)
+    return Check("server", UNKNOWN if owns is None or served is None else PASS, evidence)
+
+
+def _cold(cell, requests) -> Check:
+    hits, external, queries = (cell["counters"].get(name) for name in (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS, vllm.PREFIX_QUERIES))
+    if hits is None:
+        return Check("cold caches", UNKNOWN, "the server has no prefix-cache counters")
+    share = (hits + (external or 0)) / queries if queries else float(hits + (external or 0) > 0)
+    return Check("cold caches", PASS if share <= COLD_HIT_SHARE else FAIL, f"{hits:.0f} device and {external or 0:.0f} external hits in {queries or 0:.0f} queried tokens")
+
+
+def _mechanism(cell, requests) -> Check:
+    speculation, technique, k = cell["speculation"] or {}, cell["technique"], cell["k"]
+    drafts, drafted = speculation.get("drafts", 0), speculation.get("drafted_tokens", 0)
+    if technique == "none":
+        return Check("mechanism", PASS if not drafts else FAIL, f"{drafts} drafts, none wanted")
+    positions = speculation.get("acceptance_by_position", [])
+    evidence = f"{drafts} drafts, {drafted} tokens drafted, {speculation.get('accepted_tokens', 0)} accepted; by position {', '.join(f'{rate:.3f}' for rate in positions) or 'none'}"
+    if not drafts:
+        return Check("mechanism", FAIL, evidence)
+    falling = all(later <= earlier + 1e-9 for earlier, later in zip(positions, positions[1:], strict=False))
+    within = drafted <= drafts * k and all(0 <= rate <= 1 for rate in positions) and 0 <= speculation["acceptance_rate"] <= 1
+    every = technique != "draft" or drafted == drafts * k
+    return Check("mechanism", PASS if falling and within and every and len(positions) == k else FAIL, evidence)
+
+
+def _steady(cell, requests) -> Check:
+    duration = cell["result"].get("duration") or 0
+    window = steady_window(requests, cell["concurrency"])
+    if window is None or not duration:
+        return Check("steady window", FAIL, f"never {cell['concurrency']} requests in flight")
+    share = (window[1] - window[0]) / duration
+    return Check("steady window", PASS if share >= STEADY_SHARE else FAIL, f"{window[1] - window[0]:.2f} of {duration:.2f} s with {cell['concurrency']} in flight ({share:.0%})")
+
+
+def _client(cell, requests) -> Check:
+    client, ttft = cell["client"], cell["counters"].get("vllm:time_to_first_token_seconds")
+    if not client.get("wall_s") or client.get("p99_lag_ms") is None:
+        return Check("client", UNKNOWN, "the load generator did not report on itself")
+    share, lag = client["cpu_s"] / client["wall_s"], client["p99_lag_ms"]
+    evidence = f"client used {share:.0%} of a core, its event loop late by {lag:.1f} ms (p99)"
+    gap_bad = False
+    if ttft and ttft["count"] and cell["result"].get("mean_ttft_ms"):
+        mine, theirs = cell["result"]["mean_ttft_ms"], 1000 * ttft["sum_s"] / ttft["count"]
+        gap_bad = mine - theirs > max(TTFT_GAP_MS, TTFT_GAP_SHARE * theirs)
+        evidence += f"; TTFT {mine:.1f} ms here, {theirs:.1f} ms by the server"
+    typical = cell["result"].get("median_ttft_ms") or 0
+    bad = share > CLIENT_CPU_SHARE or lag > max(CLIENT_LAG_MS, 0.25 * typical) or gap_bad
+    return Check("client", FAIL if bad else PASS, evidence)
+
+
+def _clocks(cell, requests) -> Check:
+    machine = cell["machine"]
+    if "gpus" in machine:
+        masks = [gpu["throttle_reasons"] for gpu in machine["gpus"]]
+        if not machine["samples"] or None in masks:
+            return Check("clocks", UNKNOWN, "NVML did not say why clocks were lowered")
+        reasons = sorted({name for bit, name in THROTTLE.items() for mask in masks if mask & bit})
+        clocks = ", ".join(f"GPU {gpu['index']} {gpu['min_sm_clock_mhz']}–{gpu['max_sm_clock_mhz']} MHz at {gpu['mean_utilisation']:.0f} %" for gpu in machine["gpus"])
+        capped = "; power cap reached" if any(mask & POWER_CAP for mask in masks) else ""
+        return Check("clocks", FAIL if reasons else PASS, f"{clocks}{capped}" + (f"; {', '.join(reasons)}" if reasons else ""))
+    steal = machine.get("cpu_steal")
+    if steal is None:
+        return Check("clocks", UNKNOWN, "no processor times")
+    return Check("clocks", PASS if steal <= STEAL_SHARE else FAIL, f"load average {machine.get('load_average')}, {steal:.1%} of the processor taken by other machines")
+
+
+def _records(cell, requests) -> Check:
+    """The records add up to the result: tokens, and latency × occupancy (output_throughput = L / r)."""
+    result, duration = cell["result"], cell["result"].get("duration")
+    tokens = sum(request["output_tokens"] for request in requests)
+    if not duration or not tokens or not result.get("output_throughput"):
+        return Check("records", FAIL, "no tokens or no time")
+    total = sum(latency_s(request) for request in requests)
+    occupancy, residence = total / duration, total / tokens
+    error = abs(occupancy / residence / result["output_throughput"] - 1)
+    latency_error = abs(1000 * total / len(requests) / result["mean_e2el_ms"] - 1) if result.get("mean_e2el_ms") else 0
+    good = error <= IDENTITY_TOLERANCE and latency_error <= IDENTITY_TOLERANCE
+    return Check("records", PASS if good else FAIL, f"L = {occupancy:.3f}, r = {1000 * residence:.3f} ms, L/r within {error:.2%} of the output throughput, latencies within {latency_error:.2%}")
+
+
+def _text(cell, requests) -> Check:
+    if cell["labels"]["weights"] == "random":
+        return Check("text", PASS, "random weights: no language is expected")
+    judged = [request["text_sane"] for request in requests if request["text_sane"] is not None]
+    if not judged:
+        return Check("text", UNKNOWN, "no text was kept")
+    share = sum(judged) / len(judged)
+    return Check("text", PASS if share >= SANE_SHARE else FAIL, f"{share:.0%} of {len(judged)} answers read as language")
+
+
+def _after(cell, requests) -> Check:
+    return Check("alive afterwards", PASS if cell["server"]["alive"] else FAIL, "one more token came back" if cell["server"]["alive"] else "no token came back after the load")
+
+
+CHECKS: tuple[Callable[[dict, list[dict]], Check], ...] = (_requests, _attainment, _input_tokens, _identity_of_server, _cold, _mechanism, _text, _records, _steady, _client, _clocks, _after)

@@ -1,0 +1,102 @@
+"""One long-lived `vllm bench serve`: imports once, then runs one load for each line that it is sent.
+
+    python bench_worker.py LOG
+
+Reads JSON lines from standard input ({"arguments": ["--model", …]}) and answers each with one JSON line; the first line out says
+that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own result an answer holds what tells a slow
+client from a slow server: the processor time of this process during the load, and how late its event loop woke up.
+Ends when standard input closes, even in the middle of a load.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+import threading
+import time
+import traceback
+from queue import Queue
+
+LAG_INTERVAL_S = 0.02
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    lines: Queue = Queue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    began = time.perf_counter()
+    from vllm.benchmarks import serve
+
+    try:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser as Parser
+    except ImportError:
+        Parser = argparse.ArgumentParser
+    _remember_tokenizer(serve)
+    parser = Parser()
+    serve.add_cli_args(parser)
+    print(json.dumps({"ready": True, "import_s": time.perf_counter() - began}), file=out)
+    while True:
+        request = json.loads(lines.get())
+        try:
+            answer = {"ok": True, **_run(serve, parser, request["arguments"])}
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=out)
+
+
+def _run(serve, parser, arguments: list[str]) -> dict:
+    lags: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(LAG_INTERVAL_S)
+            lags.append(time.perf_counter() - before - LAG_INTERVAL_S)
+
+    async def load() -> dict:
+        watcher = asyncio.create_task(watch())
+        try:
+            return await serve.main_async(parser.parse_args(arguments))
+        finally:
+            watcher.cancel()
+
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    result = asyncio.run(load())
+    wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    lags.sort()
+    client = {
+        "wall_s": wall_s,
+        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "median_lag_ms": 1000 * lags[len(lags) // 2] if lags else None,
+        "p99_lag_ms": 1000 * lags[int(len(lags) * 0.99)] if lags else None,
+    }
+    return {"result": result, "client": client}
+
+
+def _remember_tokenizer(serve) -> None:
+    """Every load asks for the same tokenizer again; loading it takes most of a second."""
+    load, kept = serve.get_tokenizer, {}
+
+    def get_tokenizer(name, *positional, **named):
+        key = (name, positional, tuple(sorted(named.items())))
+        if key not in kept:
+            kept[key] = load(name, *positional, **named)
+        return kept[key]
+
+    serve.get_tokenizer = get_tokenizer
+
+
+def _read(lines: Queue) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

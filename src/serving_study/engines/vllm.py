@@ -1,0 +1,115 @@
+"""vLLM: its command line, its environment, what its startup log says, and the names of its counters.
+
+What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank; `--speculative-model` and
+`--num-speculative-tokens` are gone, everything about speculation is one JSON option; an unknown key inside
+`kv_connector_extra_config` is accepted in silence.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from ..arms import Arm
+from ..hosts import Host, cores
+
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTED_PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+GENERATION_TOKENS = "vllm:generation_tokens_total"
+REQUESTS = "vllm:request_success_total"
+PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
+PREFIX_HITS = "vllm:prefix_cache_hits_total"
+EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
+PREEMPTIONS = "vllm:num_preemptions_total"
+COUNTERS = (DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_PER_POSITION, PROMPT_TOKENS, GENERATION_TOKENS, REQUESTS, PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, PREEMPTIONS)
+HISTOGRAMS = ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds")
+
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a total capacity of (?P<capacity>[\d.]+ [KMG]iB) of which (?P<free>[\d.]+ [KMG]iB) is free"
+)
+CAUSES = (
+    (re.compile(r"Free memory on device.*?\((?P<a>[\d./ GiB]+)\) on startup is less than desired GPU memory utilization.*?\((?P<b>[\d., GiB]+)\)"), "too little free GPU memory at start"),
+    (re.compile(r"No available memory for the cache blocks"), "no memory left for the KV cache"),
+    (re.compile(r"larger than the available KV cache memory|KV cache is needed, which is larger"), "the KV cache cannot hold one request of max_model_len"),
+    (re.compile(r"std::bad_alloc|MemoryError|DefaultCPUAllocator: can't allocate memory"), "out of host memory"),
+    (re.compile(r"Address already in use"), "the port is taken"),
+    (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
+    (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
+    (re.compile(r"No space left on device"), "disk full"),
+)
+
+
+def command(arm: Arm, python: Path, port: int) -> list[str]:
+    """The server's command line. It binds to 127.0.0.1 only."""
+    words = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", arm.model.source, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", arm.model.name]
+    if arm.weights == "random":
+        words += ["--load-format", "dummy"]
+    for name, value in arm.options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is False:
+            words.append("--no-" + name.replace("_", "-"))
+        elif value is not None:
+            words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    if arm.speculative:
+        words += ["--speculative-config", json.dumps(arm.speculative)]
+    return words
+
+
+def environment(arm: Arm, host: Host) -> dict[str, str]:
+    """Variables that the server needs beside the caller's own."""
+    variables = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    if Path(arm.model.source).is_dir():
+        variables["HF_HUB_OFFLINE"] = "1"
+    if not host.gpus:
+        mine = cores()
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = f"{mine[0]}-{mine[-1]}" if mine == list(range(mine[0], mine[-1] + 1)) else ",".join(map(str, mine))
+    return variables | {key: str(value) for key, value in arm.environment.items()}
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def parse_start(log: str) -> dict:
+    """Memory figures from a startup log; what is not printed is missing, never zero.
+
+    `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of `max_model_len`.
+    """
+    figures = {}
+    patterns = {
+        "weights_gib": r"Model loading took ([\d.]+) (?:GiB|GB)",
+        "kv_cache_tokens": r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens",
+        "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
+        "kv_cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
+        "graph_capture_s": r"Graph capturing finished in ([\d.]+) sec",
+        "graph_gib": r"Graph capturing finished in [\d.]+ secs?, took ([\d.]+) GiB",
+        "load_s": r"Model loading took [\d.]+ (?:GiB|GB)(?: memory)? and ([\d.]+) s",
+        "engine_init_s": r"init engine .*?took ([\d.]+) s",
+    }
+    for name, pattern in patterns.items():
+        found = re.search(pattern, log)
+        if found:
+            figures[name] = _number(found[1])
+    if "kv_cache_tokens" in figures:
+        figures["kv_cache_tokens"] = int(figures["kv_cache_tokens"])
+    return figures
+
+
+def cause(log: str) -> str | None:
+    """Why a server died, from its log, in one line; None when it is none of the known causes."""
+    found = OUT_OF_MEMORY.search(log)
+    if found:
+        return f"out of memory: tried to allocate {found['tried']}, {found['free']} free of {found['capacity']}"
+    if re.search(r"OutOfMemoryError", log):
+        return "out of memory"
+    for pattern, name in CAUSES:
+        found = pattern.search(log)
+        if found:
+            detail = ", ".join(value for value in found.groupdict().values() if value)
+            return f"{name}: {detail}" if detail else name
+    errors = re.findall(r"^(?:\(.*?\) )?(?:ERROR [\d: -]*\[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
+    return errors[-1].strip()[:300] if errors else None

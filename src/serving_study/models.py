@@ -1,0 +1,158 @@
+"""A model as an engine will load it: its folder or hub id, its shape, and whether its weights are real.
+
+Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft), a
+local folder with a `config.json`, or a Hugging Face hub id. A hub id that cannot be reached falls back to random weights of the
+true shape when the shape ships with the book (`data/models/shapes/`); such a model says `weights: random` everywhere.
+
+    >>> from serving_study import models
+    >>> models.resolve("smollm2-135m-instruct").vocab_size         # doctest: +SKIP
+    49152
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from . import embedded, paths
+from .environments import Environment
+from .errors import ModelError
+
+SHAPES = paths.DATA / "models" / "shapes"
+REVISIONS = {
+    "Qwen/Qwen2.5-7B-Instruct": "a09a35458c702b33eeacc393d103063234e8bc28",
+    "Qwen/Qwen2.5-0.5B-Instruct": "7ae557604adf67be50417f59c2c2f167def9a775",
+}
+TRUNCATED = re.compile(rf"({re.escape(embedded.NAME)})-first-(\d+)-layers")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready to be served: `source` is what the engine is given, `folder` a local folder with at least config.json."""
+
+    name: str
+    source: str
+    folder: Path
+    weights: str = "real"
+    revision: str | None = None
+
+    @cached_property
+    def config(self) -> dict:
+        return json.loads((self.folder / "config.json").read_text())
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config["vocab_size"]
+
+    @property
+    def weights_gib(self) -> float | None:
+        """Size of the weight files in GiB; None where there are none (random weights)."""
+        size = sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+        return size / 2**30 if size else None
+
+    def identity(self) -> dict:
+        """What decides a result: name, revision or the digest of the shape, and the kind of weights."""
+        shape = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:16]
+        return {"name": self.name, "revision": self.revision, "shape": shape, "weights": self.weights, "weights_digest": _weights_digest(self.folder)}
+
+
+def resolve(name: str, *, environment: Environment | None = None, random_weights: bool = False, say: Callable[[str], None] = print) -> Model:
+    """Find `name`, fetching or making it where needed.
+
+    Raises ModelError for a folder without config.json, and for a hub id that is neither reachable nor of a shape that ships.
+    """
+    if match := TRUNCATED.fullmatch(name):
+        folder = embedded.first_layers(embedded.folder(say), int(match[2]))
+        return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
+    if name == embedded.NAME:
+        folder = embedded.folder(say)
+        return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
+    path = Path(name).expanduser()
+    if path.is_absolute() or name.startswith((".", "~")) or path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError("no model here", value=name, allowed="a folder with a config.json, a hub id, or " + embedded.NAME, next=f"ls {name}")
+        has_weights = any(path.glob("*.safetensors")) or any(path.glob("*.bin"))
+        return Model(path.name, str(path.resolve()), path.resolve(), weights="real" if has_weights else "random")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ModelError("unknown model", value=name, allowed=f"{embedded.NAME}, {embedded.NAME}-first-N-layers, a folder, or a hub id OWNER/NAME", next="make plan SECTION=3")
+    revision = REVISIONS.get(name)
+    if not random_weights and environment is not None:
+        folder = from_hub(name, revision, environment)
+        if folder:
+            return Model(name, str(folder), folder, revision=revision or folder.name)
+    return with_random_weights(name, say)
+
+
+def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
+    """A folder with the true shape of `name` and the embedded model's tokenizer, for `--load-format dummy`."""
+    shape = SHAPES / name.split("/")[-1].lower()
+    if not shape.is_dir():
+        known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir()))
+        raise ModelError("this model cannot be fetched, and its shape does not ship with the book", value=name, allowed=f"shapes: {known}", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT), or give a local folder")
+    tokenizer = embedded.folder(say)
+    out = paths.CACHE / "models" / f"{shape.name}-random"
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copy(shape / "config.json", out / "config.json")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / file, out / file)
+    return Model(name, str(out), out, weights="random")
+
+
+def planned(name: str) -> Model | None:
+    """`name` as far as it is known without fetching or making anything, for a plan; None when its shape is not known here."""
+    match = TRUNCATED.fullmatch(name)
+    shape = SHAPES / (match[1] if match else name.split("/")[-1].lower())
+    path = Path(name).expanduser()
+    if (path / "config.json").is_file():
+        return resolve(name)
+    return Model(name, name, shape) if shape.is_dir() else None
+
+
+def from_hub(name: str, revision: str | None, environment: Environment) -> Path | None:
+    """The snapshot folder of a hub model, downloaded by the engine environment's huggingface_hub; None when out of reach."""
+    if os.environ.get("HF_HUB_OFFLINE") == "1":
+        offline = ", local_files_only=True"
+    else:
+        offline = ""
+    code = f"from huggingface_hub import snapshot_download; print(snapshot_download({name!r}, revision={revision!r}, allow_patterns=['*.json', '*.safetensors', '*.txt', '*.jinja']{offline}))"
+    run = subprocess.run([environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"})
+    if run.returncode == 0:
+        return Path(run.stdout.strip().splitlines()[-1])
+    if re.search(r"RepositoryNotFound|GatedRepo|401|RevisionNotFound", run.stderr):
+        raise ModelError("the hub does not give this model", value=name, allowed="a public model, or one that your token may read", next="hf auth login, then the same command again")
+    return None
+
+
+def check_draft(target: Model, draft: Model, *, heterogeneous: bool) -> None:
+    """A draft proposes token ids, so its vocabulary has to be the target's, unless the engine maps between the two.
+
+    Raises ModelError for vocabularies of different size when `heterogeneous` (the engine's mapping) is off.
+    """
+    if target.vocab_size != draft.vocab_size and not heterogeneous:
+        raise ModelError(
+            "the draft's vocabulary differs from the target's",
+            value=f"{draft.name} has {draft.vocab_size}, {target.name} has {target.vocab_size}",
+            allowed="the same size, or heterogeneous_vocabulary = True",
+            next="set heterogeneous_vocabulary = True, or choose another draft_model",
+        )
+
+
+def _weights_digest(folder: Path) -> str | None:
+    """Digest of names and sizes of the weight files, and of a small file's content: enough to tell two checkpoints apart."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}:{file.stat().st_size}".encode())
+        with open(file, "rb") as content:
+            digest.update(content.read(1 << 20))
+            content.seek(-min(1 << 20, file.stat().st_size), os.SEEK_END)
+            digest.update(content.read())
+    return digest.hexdigest()[:16]

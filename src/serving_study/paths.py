@@ -1,0 +1,13 @@
+"""Where things lie: the checkout that this package belongs to, and the folders in it."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(os.environ.get("SERVING_STUDY_ROOT") or Path(__file__).resolve().parents[2])
+NOTEBOOKS = ROOT / "notebooks"
+BOOK = ROOT / "book"
+SECTIONS = BOOK / "sections"
+DATA = ROOT / "data"
+RESULTS = Path(os.environ.get("SERVING_STUDY_RESULTS") or DATA / "results")
+ENVIRONMENTS = ROOT / ".venv"
+CACHE = Path(os.environ.get("SERVING_STUDY_CACHE") or ROOT / ".cache")

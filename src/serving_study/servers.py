@@ -1,0 +1,268 @@
+"""The life of an arm's server: preflight, start, ready, stop, memory given back.
+
+Ready means that one real request came back with tokens from the model that was asked for, through a port that our own process
+group holds; a health page answers long before that, and another job's server may answer in our place. A server is started under
+a warden (`warden.py`), so that nothing of it outlives the harness.
+
+    with servers.serve(arm, host, environment, folder) as server:
+        requests to server.url
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from . import engines, hosts
+from .arms import Arm
+from .environments import Environment
+from .errors import HostError, ServerError
+from .hosts import Host
+
+WARDEN = Path(__file__).with_name("warden.py")
+LAST_LINES = 20
+GRACE_S = 30.0
+PROBE_PROMPT = "The capital of France is"
+PROBE_TOKENS = 24
+
+
+@dataclass
+class Server:
+    """A running server: where it answers, its process group, and the figures of its start."""
+
+    arm: Arm
+    url: str
+    port: int
+    pid: int
+    log: Path
+    warden: subprocess.Popen
+    start: dict = field(default_factory=dict)
+
+    def alive(self) -> bool:
+        return self.warden.poll() is None
+
+    def require_alive(self) -> None:
+        """Raises ServerError with the cause when the server has ended."""
+        if not self.alive():
+            raise died(self.arm, self.log, self.warden.returncode)
+
+    def owns_port(self) -> bool | None:
+        """Whether the listener on our port belongs to our process group; None when the system does not say."""
+        return _owner_group(self.port, self.pid)
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def check_port(port: int) -> None:
+    """Raises HostError naming the holder when something listens on `port`."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            holder = _holder(port)
+            raise HostError("the port is busy", value=f"{port}{f', held by {holder}' if holder else ''}", allowed="a free port, or port = 0 for any", next=f"ss -ltnp 'sport = :{port}'") from None
+
+
+def check_memory(arm: Arm, host: Host) -> None:
+    """Raises HostError when less memory is free than the server will ask for at once."""
+    if host.gpus:
+        share = arm.options.get("gpu_memory_utilization", 0.9)
+        for gpu in hosts.detect().gpus[: max(arm.gpus, 1)]:
+            wanted = share * gpu.memory_gib
+            if gpu.free_gib < wanted:
+                raise HostError(f"too little free memory on GPU {gpu.index}", value=f"{gpu.free_gib:.2f} of {gpu.memory_gib:.2f} GiB free, {wanted:.2f} wanted; holders: {_gpu_holders(gpu.index)}", allowed=f"gpu_memory_utilization below {gpu.free_gib / gpu.memory_gib:.2f}", next="nvidia-smi")
+        return
+    weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
+    wanted = 2 * weights + float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4)) + 1.5
+    free = psutil.virtual_memory().available / hosts.GIB
+    if free < wanted:
+        raise HostError("too little free memory", value=f"{free:.1f} GiB free, about {wanted:.1f} wanted", allowed="a smaller kv_cache_gib or model", next="free -h")
+
+
+def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
+    """Raises HostError when the disk that holds `folder` is nearly full."""
+    free = shutil.disk_usage(folder).free / hosts.GIB
+    if free < wanted_gib:
+        raise HostError("the disk is nearly full", value=f"{free:.2f} GiB free at {folder}", allowed=f"{wanted_gib} GiB", next=f"df -h {folder}")
+
+
+@contextmanager
+def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0, timeout_s: float = 1200, say: Callable[[str], None] = lambda _: None):
+    """Start `arm`'s server, wait until it answers, yield it, and stop it whatever happens.
+
+    `folder` gets `server.log`. Raises HostError before anything starts, ServerError when the server dies or never answers.
+    """
+    if port:
+        check_port(port)
+    check_memory(arm, host)
+    check_disk(folder)
+    port = port or free_port()
+    engine = engines.get(arm.engine)
+    log = folder / "server.log"
+    began = time.monotonic()
+    command = engine.command(arm, environment.python, port)
+    log.write_text(f"$ {' '.join(command)}\n")
+    warden = subprocess.Popen(
+        [sys.executable, str(WARDEN), str(GRACE_S), str(log), *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, **engine.environment(arm, host)},
+    )
+    server = Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden)
+    try:
+        say("starting")
+        server.start = _wait_until_ready(server, engine, began, timeout_s)
+        yield server
+    finally:
+        stop(server)
+
+
+def stop(server: Server) -> float:
+    """End the server and everything it started; returns the seconds that took."""
+    began = time.monotonic()
+    if server.warden.stdin and not server.warden.stdin.closed:
+        server.warden.stdin.close()
+    try:
+        server.warden.wait(GRACE_S + 30)
+    except subprocess.TimeoutExpired:
+        server.warden.kill()
+        server.warden.wait()
+    server.warden.stdout.close()
+    return time.monotonic() - began
+
+
+def wait_for_gpu_memory(host: Host, baseline_gib: list[float], timeout_s: float = 60) -> float:
+    """Wait until each GPU's free memory is back within 0.5 GiB of `baseline_gib`; returns the seconds waited.
+
+    Raises HostError naming what still holds it.
+    """
+    began = time.monotonic()
+    while host.gpus:
+        free = [gpu.free_gib for gpu in hosts.detect().gpus]
+        if all(now >= before - 0.5 for now, before in zip(free, baseline_gib, strict=False)):
+            break
+        if time.monotonic() - began > timeout_s:
+            raise HostError("GPU memory did not come back after a server ended", value=f"free {free} GiB, before {baseline_gib}; holders: {_gpu_holders(0)}", next="nvidia-smi")
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: float, **extra) -> dict:
+    """One /v1/completions request at temperature 0, not streamed. Raises OSError or ValueError when it fails."""
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **extra}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json", "Connection": "close"})
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        return json.load(answer)
+
+
+def _wait_until_ready(server: Server, engine, began: float, timeout_s: float) -> dict:
+    deadline = began + timeout_s
+    while True:
+        server.require_alive()
+        if time.monotonic() > deadline:
+            raise ServerError(f"{server.arm.name}: the server did not get ready", reason=f"no answer within {timeout_s:.0f} s", log=server.log, last_lines=tail(server.log))
+        try:
+            with urllib.request.urlopen(f"{server.url}/health", timeout=2):
+                break
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    healthy_s = time.monotonic() - began
+    if server.owns_port() is False:
+        raise ServerError(f"{server.arm.name}: another process answers on our port", reason=f"port {server.port} is held by {_holder(server.port)}", log=server.log, last_lines=tail(server.log))
+    try:
+        answer = complete(server.url, server.arm.model.name, PROBE_PROMPT, PROBE_TOKENS, max(5.0, min(300.0, deadline - time.monotonic())))
+    except (OSError, ValueError) as error:
+        time.sleep(0.2)
+        server.require_alive()
+        detail = error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
+        raise ServerError(f"{server.arm.name}: the first request failed", reason=f"{type(error).__name__}: {detail}", log=server.log, last_lines=tail(server.log)) from None
+    tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
+    if answer.get("model") != server.arm.model.name or tokens < 1:
+        raise ServerError(f"{server.arm.name}: the answer is not ours", reason=f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}", log=server.log, last_lines=tail(server.log))
+    sane = None if server.arm.weights == "random" else is_sane(text)
+    if sane is False:
+        raise ServerError(f"{server.arm.name}: the text that comes back is not language", reason=repr(text[:120]), log=server.log, last_lines=tail(server.log))
+    figures = engine.parse_start(server.log.read_text(errors="replace"))
+    return {**figures, "healthy_s": healthy_s, "startup_s": time.monotonic() - began, "probe_text": text, "probe_sane": sane}
+
+
+def is_sane(text: str) -> bool:
+    """Whether `text` looks like language: printable, mostly letters and spaces, more than one distinct word."""
+    if not text.strip() or "\ufffd" in text:
+        return False
+    ordinary = sum(character.isprintable() or character in "\n\t" for character in text)
+    words = re.findall(r"[^\W\d_]{2,}", text)
+    return ordinary == len(text) and len(set(words)) >= 2 and sum(map(len, words)) >= 0.2 * len(text)
+
+
+def died(arm: Arm, log: Path, code: int | None) -> ServerError:
+    """The error for a server that ended by itself, with the cause from its log where it is a known one."""
+    reason = engines.get(arm.engine).cause(log.read_text(errors="replace")) or "the log does not say why"
+    return ServerError(f"{arm.name}: the server ended", reason=reason, log=log, last_lines=tail(log), exit_code=code)
+
+
+def tail(log: Path, lines: int = LAST_LINES) -> tuple[str, ...]:
+    """The last lines of a log."""
+    try:
+        return tuple(line[:300] for line in log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ()
+
+
+def _listeners(port: int):
+    return [connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port]
+
+
+def _owner_group(port: int, group: int) -> bool | None:
+    try:
+        pids = {connection.pid for connection in _listeners(port)} - {None}
+    except psutil.AccessDenied:
+        return None
+    if not pids:
+        return None
+    try:
+        return all(os.getpgid(pid) == group for pid in pids)
+    except ProcessLookupError:
+        return None
+
+
+def _holder(port: int) -> str | None:
+    try:
+        for connection in _listeners(port):
+            if connection.pid:
+                process = psutil.Process(connection.pid)
+                return f"{process.name()} (pid {process.pid})"
+    except psutil.Error:
+        pass
+    return None
+
+
+def _gpu_holders(index: int) -> str:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        holders = [f"pid {process.pid}" for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return ", ".join(holders) or "none that NVML shows"
+    except pynvml.NVMLError as error:
+        return f"unknown ({error})"

@@ -1,0 +1,181 @@
+"""Results on disk: `data/results/HOST/section-N/RUN/`, every file whole or absent, every cell under the key of what decided it.
+
+`run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are what was measured; `cells.csv` and `starts.csv` are
+derived from them at any time (`rebuild`). The records of a cell's requests lie beside it in `repeat=N.requests.json` and are
+written first, so that a cell that is there is complete. Cells of all runs of a host and section are found by key, which is why
+a run that was killed loses only the cell in flight.
+
+    >>> from serving_study import store
+    >>> store.Store("cpu", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
+"""
+
+import datetime
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas
+
+from . import paths
+from .errors import StoreError
+
+SCHEMA = 1
+METRICS = (
+    "completed failed duration request_throughput output_throughput total_token_throughput total_input_tokens total_output_tokens "
+    "mean_ttft_ms median_ttft_ms p95_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms p95_tpot_ms p99_tpot_ms "
+    "mean_itl_ms median_itl_ms p95_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p95_e2el_ms p99_e2el_ms"
+).split()
+SPECULATION = ("acceptance_rate", "acceptance_length", "drafts", "drafted_tokens", "accepted_tokens")
+CELL_COLUMNS = ("host", "section", "run", "arm", "load", "concurrency", "repeat", "certificate", *METRICS, *SPECULATION, "weights", "acceptance", "at", "key")
+START_COLUMNS = ("host", "section", "run", "arm", "outcome", "reason", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "weights", "at", "key")
+
+
+def key(*identities: dict) -> str:
+    """The digest of what decides a result."""
+    return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write(path: Path, content: dict | list | str) -> None:
+    """Write a file beside its place, then rename it there. Raises StoreError when the disk does not take it."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, sort_keys=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w") as file:
+            file.write(text + ("" if text.endswith("\n") else "\n"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True) if error.errno != errno.EROFS else None
+        hint = {errno.ENOSPC: f"df -h {path.parent}", errno.EDQUOT: "quota", errno.EACCES: f"ls -ld {path.parent}", errno.EROFS: f"findmnt -T {path.parent}"}
+        raise StoreError("a result could not be written; those already stored are intact", value=f"{path}: {error.strerror}", allowed="a writable folder with free space", next=hint.get(error.errno)) from None
+
+
+def read(path: Path) -> dict:
+    """Read one of our JSON files. Raises StoreError for one that is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StoreError("a stored result cannot be read", value=f"{path}: {error}", allowed="a whole JSON file", next=f"git checkout {path} or rm {path}, then run the section again") from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def start_folder(self, arm: str) -> Path:
+        return self.folder / "arms" / arm
+
+    def cell_file(self, arm: str, load: str, repeat: int) -> Path:
+        return self.folder / "cells" / arm / load / f"repeat={repeat}.json"
+
+    def write_cell(self, cell: dict, requests: list[dict]) -> Path:
+        """Store a cell and its requests' records; the cell's file comes last."""
+        file = self.cell_file(cell["arm"], cell["load"], cell["repeat"])
+        write(file.with_suffix(".requests.json"), json.dumps(requests, separators=(",", ":")))
+        write(file, {"schema": SCHEMA, **cell})
+        return file
+
+
+class Store:
+    """The results of one host and section."""
+
+    def __init__(self, host: str, section: int, root: Path | None = None):
+        self.host, self.section = host, section
+        self.folder = (root or paths.RESULTS) / host / f"section-{section}"
+
+    @contextmanager
+    def lock(self):
+        """Holds the folder for one run. Raises StoreError when another run has it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = open(self.folder / ".lock", "a+")
+        except OSError as error:
+            raise StoreError("results cannot be written", value=f"{self.folder}: {error.strerror}", allowed="a writable folder", next=f"ls -ld {self.folder.parent}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise StoreError("another run is writing here", value=f"{self.folder} (pid {file.read().strip() or 'unknown'})", allowed="one run at a time", next="wait for it, or end it, then the same command again") from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield self
+
+    def new_run(self) -> Run:
+        """A folder of its own, named by the time."""
+        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+        name, count = stamp, 1
+        while (self.folder / name).exists():
+            count += 1
+            name = f"{stamp}-{count}"
+        return Run(self.folder / name)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        return [Run(file.parent) for file in sorted(self.folder.glob("*/run.json"))]
+
+    def cell_files(self) -> list[Path]:
+        return [file for run in self.runs() for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
+
+    def by_key(self) -> dict[str, Path]:
+        """Cell files by key, the newest run's where several have it."""
+        return {read(file)["key"]: file for file in self.cell_files()}
+
+    def starts_by_key(self) -> dict[str, dict]:
+        """Start records by the arm's key, newest last wins."""
+        found = {}
+        for run in self.runs():
+            for file in sorted(run.folder.glob("arms/*/start.json")):
+                start = read(file)
+                found[start["key"]] = start
+        return found
+
+    def cells(self) -> pandas.DataFrame:
+        """One row a stored cell, of all runs."""
+        return pandas.DataFrame([cell_row(read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
+
+    def rebuild(self, run: Run) -> None:
+        """Derive cells.csv and starts.csv of a run from its files."""
+        cells = [cell_row(read(file)) for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
+        starts = [start_row(read(file)) for file in sorted(run.folder.glob("arms/*/start.json"))]
+        for name, rows, columns in (("cells.csv", cells, CELL_COLUMNS), ("starts.csv", starts, START_COLUMNS)):
+            write(run.folder / name, pandas.DataFrame(rows, columns=list(columns)).to_csv(index=False))
+
+
+def requests_of(cell_file: Path) -> list[dict]:
+    """The records of a cell's requests: start_s, ttft_s, itls_s, input_tokens, output_tokens, error."""
+    return read(cell_file.with_suffix(".requests.json"))
+
+
+def cell_row(cell: dict) -> dict:
+    """A cell as one row of cells.csv; a figure that the cell does not have is missing."""
+    row = {name: cell.get(name) for name in CELL_COLUMNS}
+    row |= {name: cell["result"].get(name) for name in METRICS}
+    row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
+    row |= {"certificate": (cell.get("certificate") or {}).get("verdict", "unknown"), "weights": cell["labels"]["weights"], "acceptance": cell["labels"]["acceptance"]}
+    return row
+
+
+def start_row(start: dict) -> dict:
+    """A start as one row of starts.csv."""
+    row = {name: start.get(name) for name in START_COLUMNS}
+    row |= {name: (start.get("figures") or {}).get(name) for name in ("weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s")}
+    return row | {"weights": start["labels"]["weights"]}

@@ -1,0 +1,428 @@
+"""Arms × loads × repeats: in which order, what is measured already, what goes wrong without stopping the rest.
+
+A `Plan` is decided before anything starts. `run` measures what the store does not have, arm by arm: one server's life holds all
+cells of an arm, in an order shuffled by a recorded seed. An arm that fails is recorded with its cause and the next one starts; a
+server that dies in the middle is started once more.
+"""
+
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas
+from tqdm import tqdm
+
+from . import __version__, certificates, engines, hosts, metrics, paths, servers, store
+from .arms import Arm
+from .environments import Environment
+from .errors import HostError, LoadError, ServerError
+from .hosts import Host
+from .loads import Generator, Load
+from .store import Run, Store
+
+WARMUP_TOKENS, WARMUP_SEED = 8, 7
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An arm under a load, once."""
+
+    arm: Arm
+    load: Load
+    repeat: int
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.name} {self.load.name} repeat={self.repeat}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one section measures on one host."""
+
+    section: int
+    host: Host
+    environment: Environment
+    arms: tuple[Arm, ...]
+    loads: tuple[Load, ...]
+    repeats: int
+    parameters: dict
+    seed: int = 42
+    port: int = 0
+    notes: tuple[str, ...] = ()
+
+    def provenance(self) -> dict:
+        """What decides a result beside arm, load and repeat."""
+        return {"host": self.host.identity(), "environment": self.environment.identity()}
+
+    def cells(self, arm: Arm) -> list[Cell]:
+        """The arm's cells in the order in which they are measured."""
+        base = self.provenance()
+        cells = [Cell(arm, load, repeat, store.key(base, arm.identity(), load.identity(), {"repeat": repeat})) for load in self.loads for repeat in range(self.repeats)]
+        random.Random(f"{self.seed}/{arm.repeat_of or arm.name}/order").shuffle(cells)
+        return cells
+
+    def arm_key(self, arm: Arm) -> str:
+        return store.key(self.provenance(), arm.identity())
+
+    def estimate(self, known: Store, pending: dict[str, list[Cell]]) -> "Estimate":
+        """Seconds for each start and cell, from what this host took before, else from its kind."""
+        starts = [start["figures"]["startup_s"] for start in known.starts_by_key().values() if (start.get("figures") or {}).get("startup_s")]
+        cells = {}
+        for file in known.cell_files():
+            cell = store.read(file)
+            cells.setdefault((cell["arm"], cell["concurrency"], cell["result"].get("num_prompts")), []).append(cell["timing"]["cell_s"])
+        start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
+        per_token_s = 0.015 if self.host.gpus else 0.045
+        return Estimate(
+            start_s + (8.0 if self.host.gpus else 6.0),
+            {
+                cell.key: sum(found) / len(found)
+                if (found := cells.get((cell.arm.name, cell.load.concurrency, cell.load.prompts)))
+                else 1.0 + cell.load.prompts / cell.load.concurrency * (cell.load.output_tokens or 200) * per_token_s
+                for rows in pending.values()
+                for cell in rows
+            },
+        )
+
+    def pending(self, known: Store, fresh: bool = False) -> dict[str, list[Cell]]:
+        """Arm name to the cells that are not measured yet; arms that cannot run here are left out."""
+        have = {} if fresh else known.by_key()
+        return {arm.name: [cell for cell in self.cells(arm) if cell.key not in have] for arm in self.arms if not arm.unsupported}
+
+
+@dataclass
+class Estimate:
+    """Seconds that a start and each pending cell are expected to take."""
+
+    start_s: float
+    cell_s: dict[str, float]
+
+    def total(self, pending: dict[str, list[Cell]]) -> float:
+        return sum(self.start_s + sum(self.cell_s[cell.key] for cell in cells) for cells in pending.values() if cells)
+
+
+class Progress:
+    """A bar that names arm and cell and knows the time left, on the terminal of `serving-study run` or in the notebook.
+
+    `serving-study run` passes its terminal's place in SERVING_STUDY_PROGRESS, since a notebook's kernel has none.
+    """
+
+    def __init__(self, total_s: float, cells: int):
+        place = os.environ.get("SERVING_STUDY_PROGRESS")
+        try:
+            self._file = open(place, "a") if place else sys.stderr
+        except OSError:
+            self._file = sys.stderr
+        self.total_s, self.done_s, self.began, self.cells, self.cell = total_s, 0.0, time.monotonic(), cells, 0
+        self._bar = tqdm(total=round(total_s, 1), file=self._file, dynamic_ncols=True, leave=True, mininterval=0.2, bar_format="{desc} |{bar:20}| {percentage:3.0f}%{postfix}")
+
+    def show(self, what: str) -> None:
+        spent = time.monotonic() - self.began
+        pace = max(0.5, min(2.0, spent / self.done_s)) if self.done_s > 20 else 1.0
+        left = max(0.0, self.total_s - self.done_s) * pace
+        self._bar.set_description_str(f"[{self.cell}/{self.cells}] {what}", refresh=False)
+        self._bar.set_postfix_str(f"{int(left // 60)}:{int(left % 60):02d} left", refresh=True)
+
+    def advance(self, seconds: float, cell: bool = False) -> None:
+        self.done_s += seconds
+        self.cell += cell
+        self._bar.update(min(seconds, max(0.0, self._bar.total - self._bar.n)))
+
+    def say(self, line: str) -> None:
+        self._bar.write(line, file=self._file)
+
+    def close(self) -> None:
+        self._bar.close()
+        if self._file is not sys.stderr:
+            self._file.close()
+
+
+@dataclass
+class Results:
+    """What a plan's cells came to: measured now or found in the store."""
+
+    plan: Plan
+    store: Store
+    files: dict[str, Path] = field(default_factory=dict)
+    run: Run | None = None
+
+    def cell_file(self, cell: Cell) -> Path | None:
+        return self.files.get(cell.key)
+
+    def frame(self) -> pandas.DataFrame:
+        """One row a cell that there is, in the plan's order of arms, with `file` beside the columns of cells.csv."""
+        rows = []
+        for arm in self.plan.arms:
+            for cell in sorted(self.plan.cells(arm), key=lambda cell: (cell.load.concurrency, cell.repeat)):
+                if file := self.files.get(cell.key):
+                    rows.append(store.cell_row(store.read(file)) | {"file": file})
+        return pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "file"])
+
+    def starts(self) -> pandas.DataFrame:
+        """One row an arm, in the plan's order: its newest start."""
+        known, rows = self.store.starts_by_key(), []
+        for arm in self.plan.arms:
+            if start := known.get(self.plan.arm_key(arm)):
+                rows.append(store.start_row(start))
+        return pandas.DataFrame(rows, columns=list(store.START_COLUMNS))
+
+    def timing(self) -> pandas.DataFrame:
+        """Where the time of each run that gave these cells went: `run`, `phase`, `seconds`."""
+        names = {file.relative_to(self.store.folder).parts[0] for file in self.files.values()}
+        rows = []
+        for run in self.store.runs():
+            if run.name in names:
+                for phase, seconds in (store.read(run.folder / "run.json").get("timing") or {}).items():
+                    rows.append({"run": run.name, "phase": phase, "seconds": seconds})
+        return pandas.DataFrame(rows, columns=["run", "phase", "seconds"])
+
+
+def run(plan: Plan, *, fresh: bool = False) -> Results:
+    """Measure what is missing of `plan` and return all of it.
+
+    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are recorded.
+    """
+    known = Store(plan.host.profile, plan.section)
+    with known.lock():
+        pending = plan.pending(known, fresh)
+        result = Results(plan, known)
+        unsupported = [arm for arm in plan.arms if arm.unsupported and plan.arm_key(arm) not in known.starts_by_key()]
+        if any(pending.values()) or unsupported:
+            result.run = known.new_run()
+            _measure(plan, known, result.run, pending, unsupported)
+        have = known.by_key()
+        for arm in plan.arms:
+            for cell in plan.cells(arm):
+                if cell.key in have:
+                    result.files[cell.key] = have[cell.key]
+    return result
+
+
+def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]], unsupported: list[Arm]) -> None:
+    estimate = plan.estimate(known, pending)
+    bar = Progress(estimate.total(pending), sum(map(len, pending.values())))
+    record = {
+        "schema": store.SCHEMA,
+        "host": plan.host.as_dict(),
+        "section": plan.section,
+        "parameters": plan.parameters,
+        "provenance": plan.provenance() | {"python": plan.environment.python_version, "engine_versions": plan.environment.versions, "harness": __version__, "git": git_commit(), "kernel": platform.release()},
+        "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
+        "dataset": plan.loads[0].dataset.identity(),
+        "order_seed": plan.seed,
+        "notes": list(plan.notes),
+        "began": store.now(),
+    }
+    store.write(run.folder / "run.json", record)
+    timing = dict.fromkeys(("start", "warm-up", "load", "stop", "harness"), 0.0)
+    began = time.monotonic()
+    try:
+        for arm in unsupported:
+            _write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+        with Generator(plan.environment, _log(run)) as generator:
+            for arm in plan.arms:
+                if pending.get(arm.name):
+                    _measure_arm(plan, run, arm, pending[arm.name], generator, estimate, bar, timing)
+                    known.rebuild(run)
+    finally:
+        bar.close()
+        timing["harness"] = time.monotonic() - began - sum(timing.values())
+        store.write(run.folder / "run.json", record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": store.now()})
+        known.rebuild(run)
+
+
+def _log(run: Run) -> Path:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    return run.folder / "load-generator.log"
+
+
+def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: Generator, estimate: Estimate, bar: Progress, timing: dict) -> None:
+    """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are left."""
+    folder = run.start_folder(arm.name)
+    left, deaths, lost = list(cells), 0, []
+    while left:
+        before, free = dict(timing), [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else []
+        began = time.monotonic()
+        bar.show(f"{arm.name}: server starting")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
+                generator.wait_until_ready()
+                timing["start"] += time.monotonic() - began
+                bar.advance(estimate.start_s)
+                _write_start(plan, run, arm, "ok", figures=server.start | _weights(arm, server.start), lost=lost)
+                _warm_up(plan, arm, server, generator, bar, timing)
+                while left:
+                    bar.show(left[0].name)
+                    _measure_cell(plan, run, left[0], server, generator, timing)
+                    bar.advance(estimate.cell_s[left[0].key], cell=True)
+                    left.pop(0)
+                stopping = time.monotonic()
+            servers.wait_for_gpu_memory(plan.host, free)
+            timing["stop"] += time.monotonic() - stopping
+        except (ServerError, LoadError, HostError) as error:
+            if timing == before:
+                timing["start"] += time.monotonic() - began
+            reason = error.reason if isinstance(error, ServerError) else str(error)
+            lines = error.last_lines if isinstance(error, ServerError) else ()
+            started = (folder / "start.json").is_file()
+            if started and left and deaths == 0 and not isinstance(error, HostError):
+                deaths += 1
+                lost.append({"cell": left[0].name, "reason": reason})
+                bar.say(f"{left[0].name}: {reason}; the server is started once more")
+                continue
+            _write_start(plan, run, arm, "failed", reason=reason, last_lines=lines, lost=lost, exit_code=getattr(error, "exit_code", None), failure_s=time.monotonic() - began)
+            bar.say(f"{arm.name} failed: {reason}")
+            for cell in left:
+                bar.advance(estimate.cell_s[cell.key], cell=True)
+            return
+
+
+def _warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, timing: dict) -> None:
+    """One short load at the lowest and at the highest concurrency: the first requests of a path are slow and are never counted."""
+    began = time.monotonic()
+    for concurrency in sorted({min(load.concurrency for load in plan.loads), max(load.concurrency for load in plan.loads)}):
+        bar.show(f"{arm.name}: warming up, concurrency {concurrency}")
+        load = Load(concurrency, max(2, min(concurrency, 64)), plan.loads[0].dataset, WARMUP_TOKENS, plan.loads[0].temperature, True, WARMUP_SEED)
+        generator.run(load, server, tokenizer=str(arm.model.folder))
+    timing["warm-up"] += time.monotonic() - began
+
+
+def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator, timing: dict) -> None:
+    began = time.monotonic()
+    before = metrics.scrape(server.url)
+    with hosts.Sampler(plan.host) as sampler:
+        answer = generator.run(cell.load, server, tokenizer=str(cell.arm.model.folder), repeat=cell.repeat)
+    after = metrics.scrape(server.url)
+    result, requests = _split(answer["result"])
+    load_s = result.get("duration") or 0.0
+    evidence = {
+        "key": cell.key,
+        "host": plan.host.profile,
+        "section": plan.section,
+        "run": run.name,
+        "arm": cell.arm.name,
+        "technique": cell.arm.technique,
+        "repeat_of": cell.arm.repeat_of,
+        "k": cell.arm.k,
+        "load": cell.load.name,
+        "concurrency": cell.load.concurrency,
+        "repeat": cell.repeat,
+        "at": store.now(),
+        "seed": cell.load.seed_of(cell.repeat),
+        "asked": {"prompts": cell.load.prompts, "output_tokens": cell.load.output_tokens, "ignore_eos": cell.load.ignore_eos, "temperature": cell.load.temperature},
+        "result": result,
+        "counters": metrics.difference(before, after),
+        "speculation": metrics.acceptance(before, after),
+        "client": answer["client"],
+        "machine": sampler.summary(),
+        "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
+        "labels": {"host": plan.host.profile, "weights": cell.arm.weights, "acceptance": cell.arm.acceptance},
+    }
+    cell_s = time.monotonic() - began
+    evidence["timing"] = {"load_s": load_s, "cell_s": cell_s, "overhead_s": cell_s - load_s}
+    evidence["certificate"] = certificates.certify(evidence, requests)
+    run.write_cell(evidence, requests)
+    timing["load"] += load_s
+
+
+def _alive(server) -> bool:
+    """One more token, asked for after the load."""
+    try:
+        return servers.complete(server.url, server.arm.model.name, servers.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"] == 1
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _split(result: dict) -> tuple[dict, list[dict]]:
+    """A load's result without its long lists, and one record a request; times in seconds from the first request's start."""
+    rows = {name: result.pop(name, []) for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")}
+    first = min((start for start in rows["start_times"] if start), default=0.0)
+    requests = []
+    for index, start in enumerate(rows["start_times"]):
+        requests.append(
+            {
+                "start_s": round(start - first, 5),
+                "ttft_s": round(rows["ttfts"][index], 5),
+                "itls_s": [round(gap, 5) for gap in rows["itls"][index]],
+                "input_tokens": rows["input_lens"][index],
+                "output_tokens": rows["output_lens"][index],
+                "error": rows["errors"][index] or None,
+                "text_sane": servers.is_sane(rows["generated_texts"][index]) if rows["generated_texts"] else None,
+            }
+        )
+    kept = {name: value for name, value in result.items() if isinstance(value, int | float | str) or value is None}
+    kept["sample"] = (rows["generated_texts"] or [""])[0][:200]
+    for name in ("base_url", "tokenizer_id", "model_id"):
+        kept.pop(name, None)
+    return kept, requests
+
+
+def _weights(arm: Arm, start: dict) -> dict:
+    """Weight bytes from the files where the engine's log does not print them (vLLM's CPU build)."""
+    if "weights_gib" in start:
+        return {"weights_source": "log"}
+    sizes = [model.weights_gib for model in (arm.model, arm.draft) if model]
+    return {"weights_gib": round(sum(sizes), 3), "weights_source": "files"} if all(sizes) else {}
+
+
+def _write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | None = None, figures: dict | None = None, last_lines=(), lost=(), exit_code=None, failure_s=None) -> None:
+    command = engines.get(arm.engine).command(arm, Path("python"), 0)
+    store.write(
+        run.start_folder(arm.name) / "start.json",
+        {
+            "key": plan.arm_key(arm),
+            "host": plan.host.profile,
+            "section": plan.section,
+            "run": run.name,
+            "arm": arm.name,
+            "outcome": outcome,
+            "reason": reason,
+            "exit_code": exit_code,
+            "failure_s": failure_s,
+            "last_lines": list(last_lines),
+            "lost_cells": list(lost),
+            "figures": figures or {},
+            "command": [str(word).replace(str(arm.model.source), arm.model.name).replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "") for word in command],
+            "labels": {"host": plan.host.profile, "weights": arm.weights, "acceptance": arm.acceptance},
+            "at": store.now(),
+        },
+    )
+
+
+def git_commit() -> str | None:
+    """The checkout's commit, with `+` when it has changes; None outside a checkout."""
+    run = subprocess.run(["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"], capture_output=True, text=True)
+    return run.stdout.strip() or None
+
+
+def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
+    """Print arms × cells, what is measured already, what cannot run here and why; returns the estimated minutes."""
+    pending = plan.pending(known, fresh)
+    estimate = plan.estimate(known, pending)
+    loads = ", ".join(f"{load.concurrency} ({load.prompts} prompts)" for load in plan.loads)
+    say(f"section {plan.section} on {plan.host.profile} with vLLM {plan.environment.vllm or '(not installed yet)'}; results in {known.folder}")
+    say(f"loads: concurrency {loads}; {plan.repeats} repeat{'s' if plan.repeats > 1 else ''}")
+    width = max(len(arm.name) for arm in plan.arms)
+    for arm in plan.arms:
+        labels = "".join(f", {label}" for label in (f"{arm.weights} weights" if arm.weights == "random" else "", "prescribed acceptance" if arm.acceptance == "prescribed" else "") if label)
+        if arm.unsupported:
+            say(f"  {arm.name:<{width}}  cannot run here: {arm.unsupported}")
+            continue
+        total, missing = len(plan.loads) * plan.repeats, len(pending[arm.name])
+        seconds = (estimate.start_s + sum(estimate.cell_s[cell.key] for cell in pending[arm.name])) if missing else 0
+        say(f"  {arm.name:<{width}}  {total} cells, {total - missing} measured already, {missing} to measure, about {seconds / 60:.1f} min{labels}")
+    for note in plan.notes:
+        say(f"  note: {note}")
+    minutes = estimate.total(pending) / 60
+    say(f"estimated: {minutes:.1f} minutes")
+    return minutes
+
