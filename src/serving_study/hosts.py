@@ -95,6 +95,16 @@ def _cpu_model() -> str:
         return platform.processor() or platform.machine()
 
 
+def computes_bf16() -> bool:
+    """Whether the processor multiplies bf16 itself; without, vLLM's CPU build falls back to a path that makes prefill many times slower."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return False
+    return any(flag in flags.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
 def cores() -> list[int]:
     """The processor cores that this process may use."""
     return sorted(os.sched_getaffinity(0))

@@ -77,8 +77,8 @@ CPU = {
     "model": "smollm2-135m-instruct",
     "draft_model": "smollm2-135m-instruct-first-4-layers",
     "concurrencies": [1, 4, 8],
-    "prompts": [4, 8, 16],
-    "output_tokens": 32,
+    "prompts": [3, 8, 16],
+    "output_tokens": 24,
     "repeats": 1,
     "temperature": 0.0,
     "max_model_len": 2048,
@@ -226,6 +226,8 @@ def _options(wanted: Speculation, host) -> dict:
     options = {"max_model_len": wanted.max_model_len, "max_num_seqs": wanted.max_num_seqs, "seed": wanted.seed, "enable_prefix_caching": wanted.prefix_caching}
     if host.gpus:
         options["gpu_memory_utilization"] = wanted.gpu_memory_utilization
+    if not host.gpus and not hosts.computes_bf16():
+        options["dtype"] = "float32"
     if wanted.enforce_eager:
         options["enforce_eager"] = True
     return options

@@ -125,7 +125,7 @@ def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, **engine.environment(arm, host)},
+        env={**os.environ, **engine.environment(arm, host, environment.python)},
     )
     server = Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden)
     try:

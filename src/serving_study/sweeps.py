@@ -371,7 +371,8 @@ def _weights(arm: Arm, start: dict) -> dict:
     if "weights_gib" in start:
         return {"weights_source": "log"}
     sizes = [model.weights_gib for model in (arm.model, arm.draft) if model]
-    return {"weights_gib": round(sum(sizes), 3), "weights_source": "files"} if all(sizes) else {}
+    widened = 2 if arm.options.get("dtype") == "float32" else 1
+    return {"weights_gib": round(widened * sum(sizes), 3), "weights_source": "files"} if all(sizes) else {}
 
 
 def _write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | None = None, figures: dict | None = None, last_lines=(), lost=(), exit_code=None, failure_s=None) -> None:
