@@ -77,13 +77,15 @@ def speculation(
     heterogeneous_vocabulary: bool = True,
     prescribed: dict | None = None,
     control: Model | None = None,
+    synchronous_control: bool = False,
     only: Sequence[str] | None = None,
 ) -> tuple[Arm, ...]:
     """Section 3's arms: `baseline`, `ngram-k3` for each n-gram k, `draft-k1` … for each k, and the baseline again.
 
     `ngram_window` is (shortest, longest) match in tokens. `prescribed` maps an arm's name to the acceptance rate that the
     engine is told to produce, for random weights. `control` is a draft of the target's own vocabulary, for the middle k: does
-    the mapping between vocabularies cost anything? `only` keeps the named arms.
+    the mapping between vocabularies cost anything? `synchronous_control` adds the baseline as a draft model makes vLLM run its
+    target: without asynchronous scheduling, on the older model runner. `only` keeps the named arms.
     """
     gpus = min(1, len(host.gpus)) if host.gpus else 0
     base = Arm("baseline", target, options=options, environment=environment, gpus=gpus)
@@ -104,6 +106,8 @@ def speculation(
         arms.append(replace(base, name=f"draft-k{k}-same-vocabulary", speculative=config, draft=control, technique="draft", acceptance="measured"))
         prescribed = (prescribed or {}) | {arms[-1].name: (prescribed or {}).get(f"draft-k{k}")}
     arms = [_prescribe(arm, (prescribed or {}).get(arm.name)) for arm in arms]
+    if synchronous_control:
+        arms.append(replace(base, name="baseline-synchronous", options=options | {"async_scheduling": False}, environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"}))
     arms.append(again(base))
     if only is not None:
         unknown = [name for name in only if name not in {arm.name for arm in arms}]

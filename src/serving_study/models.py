@@ -95,12 +95,12 @@ def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
     if not shape.is_dir():
         known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir()))
         raise ModelError("this model cannot be fetched, and its shape does not ship with the book", value=name, allowed=f"shapes: {known}", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT), or give a local folder")
-    tokenizer = embedded.folder(say)
     out = paths.CACHE / "models" / f"{shape.name}-random"
     out.mkdir(parents=True, exist_ok=True)
     shutil.copy(shape / "config.json", out / "config.json")
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tokenizer / file, out / file)
+    missing = [file for file in ("tokenizer.json", "tokenizer_config.json") if not (out / file).is_file()]
+    for file in missing:
+        shutil.copy(embedded.folder(say) / file, out / file)
     return Model(name, str(out), out, weights="random")
 
 

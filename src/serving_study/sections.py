@@ -51,7 +51,7 @@ class Speculation:
     ngram_window: list[int] = (2, 4)
     prescribed_acceptance: dict[str, float] | None = None
     heterogeneous_vocabulary: bool = True
-    vocabulary_control: bool = True
+    controls: bool = True
     concurrencies: list[int] | None = None
     prompts: list[int] | None = None
     output_tokens: int | None = None
@@ -186,6 +186,7 @@ def plan(number: int, *, dry: bool = False, say: Callable[[str], None] = print, 
         heterogeneous_vocabulary=wanted.heterogeneous_vocabulary,
         prescribed=_prescribed(wanted, target, draft),
         control=control,
+        synchronous_control=wanted.controls and bool(host.gpus),
         only=wanted.arms,
     )
     loads = tuple(Load(concurrency, prompts, dataset, wanted.output_tokens, wanted.temperature, wanted.ignore_eos, wanted.seed) for concurrency, prompts in zip(wanted.concurrencies, wanted.prompts, strict=True))
@@ -249,7 +250,7 @@ def _models(wanted: Speculation, host, environment, dry: bool, say):
         raise ParameterError("real weights were asked for and are not within reach", value=f"{wanted.model}, {wanted.draft_model}", allowed="weights = 'auto' or 'random', or models that can be fetched", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)")
     notes = [f"random weights: speed and memory are measured, text and acceptance are not ({target.name} could not be fetched)" if wanted.weights == "auto" else "random weights, as asked: speed and memory are measured, text and acceptance are not"]
     control = None
-    if wanted.vocabulary_control and draft.vocab_size != target.vocab_size:
+    if wanted.controls and draft.vocab_size != target.vocab_size:
         same = f"{draft.name}-{target.vocab_size}"
         if (models.SHAPES / same.split("/")[-1].lower()).is_dir():
             control = models.with_random_weights(same, say)

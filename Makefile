@@ -1,0 +1,44 @@
+# Thin verbs; the logic is in src/serving_study. `make` alone prints this help.
+PYTHON ?= python3
+STUDY := .venv/harness/bin/serving-study
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run plan book test bench lint clean
+
+help:  ## show this help
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@echo "  SECTION=3 names a section; ARGS='-p repeats=2 --fresh' goes to serving-study; PYTHON=python3.12 chooses the interpreter;"
+	@echo "  VLLM_PYTHON=/path/to/python uses a vLLM that is already there."
+
+setup: .venv/harness/lock.sha256  ## make the harness's environment (the other verbs do this themselves)
+
+.venv/harness/lock.sha256: env/harness.lock pyproject.toml
+	@PYTHONPATH=src $(PYTHON) -m serving_study.environments harness
+	@touch $@
+
+run: setup section  ## measure a section on this machine and build the book: make run SECTION=3
+	@$(STUDY) run $(SECTION) $(ARGS)
+
+plan: setup section  ## say what `make run` would measure, and how long it takes
+	@$(STUDY) run $(SECTION) --dry-run $(ARGS)
+
+.PHONY: section
+section: setup
+	@test -n "$(SECTION)" || { echo "which section? make run SECTION=N, with N one of:"; $(STUDY) sections; exit 2; }
+
+book: setup  ## build the book from the published chapters
+	@$(STUDY) book
+
+test: setup  ## run all tests: unit, integration with the real CPU engine, the book in a real browser
+	@.venv/harness/bin/python -m serving_study.testing
+	@.venv/harness/bin/python -m pytest $(ARGS)
+
+bench: setup  ## compare with `vllm bench sweep` over the same arms and cells
+	@.venv/harness/bin/python benchmarks/against_bench_sweep.py $(ARGS)
+
+lint: setup  ## check the code's style
+	@.venv/harness/bin/ruff check src tests benchmarks
+
+clean:  ## remove the built book and caches; results and environments stay
+	@rm -rf _build .pytest_cache .ruff_cache

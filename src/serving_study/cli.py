@@ -1,0 +1,128 @@
+"""The command line: `serving-study run | book | sections`.
+
+    serving-study run 3 --dry-run
+    serving-study run 3 -p repeats 2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
+"""
+
+import ast
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import book as books
+from . import paths, sections, store, sweeps
+from .errors import ParameterError, StudyError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.splitlines()[0])
+
+SectionNumber = Annotated[str, typer.Argument(metavar="SECTION", help="the section's number, as `serving-study sections` lists them")]
+
+
+@app.command("sections")
+def list_sections() -> None:
+    """List the sections that have a notebook."""
+    for section in sections.SECTIONS.values():
+        print(f"{section.number}  {section.title}  ({section.notebook.relative_to(paths.ROOT)})")
+
+
+@app.command()
+def run(
+    section: SectionNumber,
+    parameter: Annotated[list[str], typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="a parameter of the notebook's header, e.g. -p repeats=2 (repeatable)")] = [],  # noqa: B006
+    yaml: Annotated[str, typer.Option("-y", "--yaml", metavar="YAML", help="parameters as a YAML mapping, for lists: -y '{ks: [1, 3]}'")] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="measure again what is measured already")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured; start nothing")] = False,
+    no_book: Annotated[bool, typer.Option("--no-book", help="publish the chapter, but do not build the book")] = False,
+) -> None:
+    """Run a section's notebook on this machine, publish it, and build the book."""
+    chosen = sections.get(_number(section))
+    values = sections.parameters(chosen, _given(parameter, yaml) | ({"fresh": True} if fresh else {}))
+    if dry_run:
+        if not chosen.measures:
+            print(f"section {chosen.number} starts no server: its notebook takes about a minute")
+            return
+        plan = sections.plan(chosen.number, dry=True, **values)
+        sweeps.table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))
+        return
+    if chosen.measures:
+        plan = sections.plan(chosen.number, **values)
+        sweeps.table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))
+    executed = _execute(chosen, _given(parameter, yaml) | ({"fresh": True} if fresh else {}))
+    chapter = books.publish(executed, chosen.name)
+    print(f"published {chapter.relative_to(paths.ROOT)}")
+    if not no_book:
+        _build(chosen)
+
+
+@app.command()
+def book() -> None:
+    """Build the book from the published chapters."""
+    _build(None)
+
+
+def _build(chosen: sections.Section | None) -> None:
+    began = time.monotonic()
+    index = books.build()
+    page = index.parent / "book" / "sections" / f"{chosen.name}.html" if chosen else index
+    print(f"book built in {time.monotonic() - began:.0f} s; open {page if page.exists() else index}")
+
+
+def _execute(section: sections.Section, given: dict[str, Any]) -> Path:
+    """Execute a notebook with papermill into a scratch path; the published copy stays as it is until that succeeded."""
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    scratch = paths.CACHE / "executed" / f"{section.name}.ipynb"
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"SOURCE_DATE_EPOCH": "0", "SERVING_STUDY_PROGRESS": f"/proc/{os.getpid()}/fd/2", "IPYTHONDIR": str(paths.CACHE / "ipython"), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    print(f"running {section.notebook.relative_to(paths.ROOT)}", flush=True)
+    try:
+        papermill.execute_notebook(str(section.notebook), str(scratch), parameters=given, kernel_name="python3", progress_bar=False, log_output=False, cwd=str(paths.ROOT), autosave_cell_every=2)
+    except PapermillExecutionError as error:
+        raise StudyError(f"the notebook stopped at cell {error.exec_count}", value=f"{error.ename}: {error.evalue}", next=f"the same command again resumes; the executed part is {scratch}") from None
+    except RuntimeError as error:
+        raise StudyError("the notebook's kernel ended", value=str(error), next="the same command again resumes") from None
+    return scratch
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ParameterError("no such section", value=text, allowed=", ".join(map(str, sections.SECTIONS)), next="serving-study sections") from None
+
+
+def _given(pairs: list[str], text: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        given = yaml.safe_load(text) if text else {}
+    except yaml.YAMLError as error:
+        raise ParameterError("-y is not YAML", value=f"{text} ({str(error).splitlines()[0]})", allowed="-y '{name: value, …}'") from None
+    if not isinstance(given, dict):
+        raise ParameterError("-y is not a mapping", value=text, allowed="-y '{name: value, …}'")
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign:
+            raise ParameterError("-p wants a name and a value", value=pair, allowed="-p NAME=VALUE")
+        try:
+            given[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[name] = value
+    return given
+
+
+def main() -> None:
+    """Entry point: errors that a user can act on are printed without a traceback."""
+    try:
+        app()
+    except StudyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; the same command again resumes", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,114 @@
+"""Tidy frame in, matplotlib Figure out. One colour an arm everywhere, colour-blind safe; failed cells hollow, never on a line."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas
+from matplotlib.figure import Figure
+
+from . import comparisons, tables
+
+PALETTE = ("#4c4c4c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
+
+
+def setup() -> None:
+    """Plain, deterministic figures."""
+    plt.rcParams.update({"svg.hashsalt": "book", "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False, "font.size": 9})
+
+
+def colours(arms) -> dict[str, str]:
+    return {arm: PALETTE[index % len(PALETTE)] for index, arm in enumerate(dict.fromkeys(arms))}
+
+
+def over_concurrency(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Figure:
+    """One panel a metric: each arm over concurrency, its repeats as dots, its mean as a line."""
+    frame = frame[~frame["arm"].str.endswith(comparisons.AGAIN)]
+    figure, axes = plt.subplots(1, len(metrics), figsize=(4.2 * len(metrics), 3.4), squeeze=False, layout="constrained")
+    palette = colours(frame["arm"])
+    for axis, metric in zip(axes[0], metrics, strict=True):
+        means = comparisons.summary(frame, metric)
+        for arm, colour in palette.items():
+            line = means[means["arm"] == arm]
+            axis.plot(line["concurrency"], line["mean"], color=colour, label=arm, marker="o", markersize=3.5, linewidth=1.4)
+            cells = frame[frame["arm"] == arm]
+            failed = cells[cells["certificate"] == "fail"]
+            axis.scatter(failed["concurrency"], failed[metric], facecolors="none", edgecolors=colour, s=36, zorder=3)
+        _concurrency_axis(axis, frame)
+        axis.set_ylim(bottom=0)
+        axis.set_ylabel(tables.METRIC_NAMES.get(metric, metric))
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(tables.labels(frame), fontsize=9, x=0.99, ha="right")
+    return figure
+
+
+def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Figure:
+    """Each arm's multiple of the baseline over concurrency, with its interval, the line at 1 and the noise floor around it."""
+    table = comparisons.compare(frame, metric, baseline)
+    floors = comparisons.floor(frame, metric, baseline)
+    figure, axis = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
+    palette = colours(frame["arm"])
+    for arm in dict.fromkeys(table["arm"]):
+        if arm.endswith(comparisons.AGAIN):
+            continue
+        rows = table[table["arm"] == arm]
+        errors = np.nan_to_num(np.array([rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]))
+        axis.errorbar(rows["concurrency"], rows["ratio"], yerr=errors, color=palette[arm], label=arm, marker="o", markersize=3.5, linewidth=1.4, capsize=2.5)
+    axis.axhline(1, color="black", linewidth=0.9)
+    if floors:
+        at = sorted(floors)
+        axis.fill_between(at, [1 - floors[x] for x in at], [1 + floors[x] for x in at], color="black", alpha=0.1, linewidth=0, label="noise floor (A/A)")
+    _concurrency_axis(axis, frame)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel(f"multiple of {baseline}:\n{tables.METRIC_NAMES.get(metric, metric)}")
+    axis.legend(fontsize=8, ncols=2)
+    axis.set_title(tables.labels(frame), fontsize=9, loc="right")
+    return figure
+
+
+def acceptance(frame: pandas.DataFrame, reference_frame: pandas.DataFrame | None = None) -> Figure:
+    """Acceptance rate over k, each concurrency a dot; the reference study's as crosses."""
+    rows = comparisons.usable(frame).dropna(subset=["acceptance_rate"]).copy()
+    figure, axis = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
+    groups = {"n-gram": ("ngram", PALETTE[1]), "draft model": ("draft", PALETTE[2])}
+    for label, (prefix, colour) in groups.items():
+        for source, marker, name in ((rows, "o", f"{label}, {tables.labels(frame)}"), (reference_frame, "x", f"{label}, reference study")):
+            if source is None:
+                continue
+            mine = source[source["arm"].str.fullmatch(rf"{prefix}-k\d+")]
+            if len(mine):
+                ks = mine["arm"].str.extract(r"k(\d+)")[0].astype(int)
+                column = "acceptance_rate" if "acceptance_rate" in mine else "value"
+                axis.scatter(ks, mine[column], marker=marker, s=22, color=colour, label=name, alpha=0.85)
+    axis.set_xlabel("draft tokens a round (k)")
+    axis.set_ylabel("acceptance rate")
+    axis.set_ylim(0, 1)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(fontsize=7.5)
+    return figure
+
+
+def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure:
+    """Stacked logarithms of the three factors: bars to the right help, and they add up to the throughput ratio (the dot)."""
+    table = comparisons.decompose(frame, baseline)
+    table = table[~table["arm"].str.endswith(comparisons.AGAIN)].iloc[::-1]
+    figure, axis = plt.subplots(figsize=(6.4, 0.28 * max(len(table), 3) + 1.1), layout="constrained")
+    places = np.arange(len(table))
+    right, left = np.zeros(len(table)), np.zeros(len(table))
+    for name, colour in (("latency", PALETTE[2]), ("occupancy", PALETTE[5]), ("mix", PALETTE[4])):
+        width = np.log2(table[name].to_numpy(float))
+        axis.barh(places, width, left=np.where(width >= 0, right, left), color=colour, label=name if name != "mix" else "work mix", height=0.7)
+        right, left = right + np.clip(width, 0, None), left + np.clip(width, None, 0)
+    axis.plot(np.log2(table["ratio"].to_numpy(float)), places, "o", color="black", markersize=4, label="throughput ratio")
+    axis.axvline(0, color="black", linewidth=0.9)
+    axis.set_yticks(places, [f"{arm}, {concurrency}" for arm, concurrency in zip(table["arm"], table["concurrency"], strict=True)], fontsize=8)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{2**value:.2g}×")
+    axis.set_xlabel(f"factor against {baseline} (logarithmic)")
+    axis.legend(fontsize=7.5, ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+    return figure
+
+
+def _concurrency_axis(axis, frame) -> None:
+    values = sorted(frame["concurrency"].unique())
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(values, [str(int(value)) for value in values])
+    axis.minorticks_off()
+    axis.set_xlabel("concurrency")

@@ -1,0 +1,211 @@
+"""Tidy frame in, styled table out. A figure that is not there is a dash, never a zero; every caption carries the labels.
+
+A cell whose certificate failed shows its figure struck through and takes no part in means or multiples.
+"""
+
+import math
+from pathlib import Path
+
+import pandas
+from pandas.io.formats.style import Styler
+
+from . import certificates, comparisons, paths, reference, store
+
+DASH = "–"
+METRIC_NAMES = {
+    "total_token_throughput": "total throughput (tok/s)",
+    "output_throughput": "output throughput (tok/s)",
+    "median_tpot_ms": "median TPOT (ms)",
+    "median_ttft_ms": "median TTFT (ms)",
+    "acceptance_rate": "acceptance rate",
+}
+
+
+def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, index: bool = False) -> Styler:
+    """The book's look: a caption, a fixed id, dashes for what is missing."""
+    frame = frame.rename_axis(None).rename_axis(None, axis=1)
+    styler = frame.style.format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
+    return styler if index else styler.hide(axis="index")
+
+
+def labels(frame: pandas.DataFrame) -> str:
+    """`cpu`, `h200x1, random weights, prescribed acceptance`: what a caption must say about its figures."""
+    words = sorted(set(frame["host"].dropna()))
+    if "weights" in frame and (frame["weights"] == "random").any():
+        words.append("random weights")
+    if "acceptance" in frame and (frame["acceptance"] == "prescribed").any():
+        words.append("prescribed acceptance")
+    return ", ".join(words)
+
+
+def starts(frame: pandas.DataFrame) -> Styler:
+    """Memory at start: weights, KV cache, maximum concurrency, seconds; or why there is none."""
+    shown = frame[["arm", "outcome", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "reason"]].copy()
+    if shown["reason"].isna().all():
+        shown = shown.drop(columns="reason")
+    shown = shown.rename(columns={"weights_gib": "weights (GiB)", "kv_cache_tokens": "KV cache (tokens)", "max_concurrency": "maximum concurrency", "startup_s": "start (s)"})
+    formats = {"weights (GiB)": "{:.2f}", "KV cache (tokens)": "{:,.0f}", "maximum concurrency": "{:.2f}×", "start (s)": "{:.0f}"}
+    return style(shown, f"Memory at start ({labels(frame)})", formats)
+
+
+def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
+    """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no difference»."""
+    means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
+    against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
+    rows = []
+    for concurrency in sorted(frame["concurrency"].unique()):
+        row = {"concurrency": int(concurrency)}
+        for arm in dict.fromkeys(frame["arm"]):
+            value = means.get((arm, concurrency), math.nan)
+            row[arm] = _withheld(frame, arm, concurrency) if math.isnan(value) else f"{value:,.1f}{_multiple(against, arm, concurrency)}"
+        rows.append(row)
+    return style(pandas.DataFrame(rows), f"{METRIC_NAMES.get(metric, metric).capitalize()} and multiple of {baseline} ({labels(frame)})")
+
+
+def _multiple(against: pandas.DataFrame, arm: str, concurrency: int) -> str:
+    if (arm, concurrency) not in against.index:
+        return ""
+    row = against.loc[(arm, concurrency)]
+    if row["differs"] is not None and not row["differs"]:
+        return " (no difference)"
+    doubt = " ?" if row["differs"] is None else ""
+    return f" ({row['ratio']:.2f}×{doubt})"
+
+
+def _withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
+    cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
+    return "withheld (certificate failed)" if len(cells) else DASH
+
+
+def latencies(frame: pandas.DataFrame, metric: str) -> Styler:
+    """Median, p95 and p99 of one latency (`ttft`, `tpot`, `itl`, `e2el`) in ms by concurrency and arm; means over repeats."""
+    rows = []
+    for concurrency in sorted(frame["concurrency"].unique()):
+        for arm in dict.fromkeys(frame["arm"]):
+            cells = comparisons.usable(frame)
+            cells = cells[(cells["arm"] == arm) & (cells["concurrency"] == concurrency)]
+            if len(cells):
+                rows.append({"concurrency": int(concurrency), "arm": arm} | {name: cells[f"{name}_{metric}_ms"].mean() for name in ("median", "p95", "p99")})
+    return style(pandas.DataFrame(rows, columns=["concurrency", "arm", "median", "p95", "p99"]), f"{metric.upper()} in ms ({labels(frame)})", {name: "{:,.1f}" for name in ("median", "p95", "p99")})
+
+
+def acceptance(frame: pandas.DataFrame) -> Styler:
+    """Acceptance rate, length, and rate by position, from the counter differences of each cell; means over repeats."""
+    rows = []
+    for (arm, concurrency), cells in comparisons.usable(frame).dropna(subset=["acceptance_rate"]).groupby(["arm", "concurrency"], sort=False):
+        positions = pandas.DataFrame([store.read(file)["speculation"]["acceptance_by_position"] for file in cells["file"]]).mean()
+        row = {"arm": arm, "concurrency": int(concurrency), "rate": cells["acceptance_rate"].mean(), "tokens a round": cells["acceptance_length"].mean()}
+        rows.append(row | {f"position {index + 1}": value for index, value in enumerate(positions)})
+    shown = pandas.DataFrame(rows)
+    formats = {name: "{:.3f}" for name in shown.columns if name.startswith("position")} | {"rate": "{:.3f}", "tokens a round": "{:.2f}"}
+    return style(shown, f"Draft tokens accepted ({labels(frame)})", formats if rows else None)
+
+
+def certificate(frame: pandas.DataFrame) -> Styler:
+    """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked."""
+    rows = []
+    for cell in frame.itertuples():
+        found = store.read(cell.file).get("certificate") or {"verdict": certificates.UNKNOWN, "checks": []}
+        checks = found["checks"]
+        rows.append(
+            {
+                "arm": cell.arm,
+                "concurrency": int(cell.concurrency),
+                "repeat": int(cell.repeat),
+                "certificate": badge(found["verdict"]),
+                "checks passed": f"{sum(check['outcome'] == certificates.PASS for check in checks)} of {len(checks)}",
+                "evidence": certificates.why(found) or DASH,
+            }
+        )
+    return style(pandas.DataFrame(rows), f"Certificates ({labels(frame)})")
+
+
+def badge(verdict: str) -> str:
+    return f'<span class="badge-{verdict}">{verdict}</span>'
+
+
+def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
+    """All checks of one cell with their evidence."""
+    cell = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)].iloc[0]
+    rows = [{"check": check["name"], "outcome": badge(check["outcome"]), "evidence": check["evidence"]} for check in store.read(cell["file"])["certificate"]["checks"]]
+    return style(pandas.DataFrame(rows), f"The certificate of {arm} at concurrency {concurrency} ({labels(frame)})")
+
+
+def noise(frame: pandas.DataFrame, metrics: tuple[str, ...], baseline: str = "baseline") -> Styler:
+    """The floor by concurrency, and the coefficient of variation where cells were repeated."""
+    rows = []
+    for metric in metrics:
+        floors = comparisons.floor(frame, metric, baseline)
+        variation = comparisons.summary(frame, metric).groupby("concurrency")["cv"].mean()
+        for concurrency, value in floors.items():
+            rows.append({"metric": METRIC_NAMES.get(metric, metric), "concurrency": concurrency, "A/A floor": value, "mean variation": variation.get(concurrency, math.nan)})
+    return style(pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "mean variation"]), f"Noise floor ({labels(frame)})", {"A/A floor": "{:.1%}", "mean variation": "{:.1%}"})
+
+
+def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
+    """Each throughput ratio as latency × occupancy × work mix."""
+    table = comparisons.decompose(frame, baseline)
+    shown = table.rename(columns={"mix": "work mix", "ratio": "throughput ratio"}).drop(columns="closure")
+    return style(shown, f"What a throughput ratio is made of ({labels(frame)})", {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio")})
+
+
+def timing(frame: pandas.DataFrame) -> Styler:
+    """Where the time of the runs went, in seconds and as a share."""
+    table = frame.groupby("phase", sort=False)["seconds"].sum().reset_index()
+    table["share"] = table["seconds"] / table["seconds"].sum()
+    return style(table.rename(columns={"seconds": "time (s)"}), f"Where the time went, over {frame['run'].nunique()} run{'s' if frame['run'].nunique() != 1 else ''}", {"time (s)": "{:.1f}", "share": "{:.1%}"})
+
+
+def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, baseline: str | None = None) -> Styler:
+    """`metric` by host, concurrency and arm: this host, the other hosts under data/results, the reference study.
+
+    With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
+    """
+    frames = [_with_labels(own)]
+    for host in other_hosts(section, set(own["host"])):
+        frames.append(_with_labels(newest(store.Store(host, section))))
+    table = pandas.concat([_pivot(frame, metric, arms, baseline) for frame in frames] + [_reference_pivot(section, metric, arms, baseline)])
+    name = METRIC_NAMES.get(metric, metric)
+    unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
+    number = "{:.2f}×" if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
+    return style(table, f"{unit}, by host", {arm: number for arm in arms})
+
+
+def other_hosts(section: int, own: set[str]) -> list[str]:
+    """Hosts with stored results of `section`, beside `own`."""
+    return sorted(folder.parent.name for folder in Path(paths.RESULTS).glob(f"*/section-{section}") if folder.parent.name not in own and any(folder.glob("*/run.json")))
+
+
+def newest(of: store.Store) -> pandas.DataFrame:
+    """A host's cells, the newest of each arm, load and repeat, with `file`."""
+    files = of.cell_files()
+    frame = pandas.DataFrame([store.cell_row(store.read(file)) | {"file": file} for file in files], columns=[*store.CELL_COLUMNS, "file"])
+    return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
+
+
+def _with_labels(frame: pandas.DataFrame) -> pandas.DataFrame:
+    return frame.assign(shown=labels(frame))
+
+
+def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
+    means = comparisons.summary(frame, metric).pivot(index="concurrency", columns="arm", values="mean")
+    return _rows(frame["shown"].iloc[0], means, arms, baseline)
+
+
+def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
+    frame = reference.load(section)
+    frame = frame[(frame["metric"] == metric) & frame["concurrency"].notna()]
+    parts = [_rows(f"reference: {host}", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline) for host, rows in frame.groupby("host", sort=False)]
+    return pandas.concat(parts) if parts else pandas.DataFrame(columns=["host", "concurrency", *arms])
+
+
+def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | None) -> pandas.DataFrame:
+    if baseline:
+        means = means.div(means[baseline], axis=0)
+    means = means.reindex(columns=arms)
+    means.insert(0, "host", host)
+    return means.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})
+
+
+def _identifier(caption: str) -> str:
+    return "t" + "".join(character if character.isalnum() else "-" for character in caption.lower())[:40]

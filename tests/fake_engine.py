@@ -1,0 +1,244 @@
+"""A server that speaks enough of vLLM's completions API for the harness and for the real `vllm bench serve`, and fails on command.
+
+    python fake_engine.py --port 8000 --model fake --fault short
+
+It streams words as tokens, counts under vLLM's counter names at /metrics, and prints a vLLM start's lines. A prompt's tokens are
+its words unless TOKENIZER names a tokenizer.json. What happens is appended to JOURNAL, one JSON line an event; `--lives 1`
+keeps a fault to the first life, counted there. Standard library alone.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+FAULTS = (
+    "oom dies-at-start slow-start silent probe-hangs probe-500 probe-garbage probe-empty wrong-model "  # while it starts
+    "dies-after hangs short error-event http-500 refuses-some garbage warm no-drafts spurious-drafts dead-after miscounts "  # under load
+    "ignores-term escapee"  # when it ends
+).split()
+WORDS = "the river turns under an old bridge and every boat that passes slows down to listen".split()
+GARBAGE = ["\ufffd", "}{", "\u0000", "##", "\ufffd\ufffd"]
+START = """\
+INFO 08-01 10:00:00 [api_server.py:100] vLLM API server version 0.32.0
+INFO 08-01 10:00:01 [gpu_model_runner.py:2000] Model loading took 0.25 GiB memory and 0.500000 seconds
+INFO 08-01 10:00:02 [kv_cache_utils.py:1000] GPU KV cache size: 12,288 tokens
+INFO 08-01 10:00:02 [kv_cache_utils.py:1001] Maximum concurrency for 2,048 tokens per request: 6.00x
+"""
+
+
+class State:
+    """The options, the counters, and what was asked so far."""
+
+    def __init__(self, options):
+        self.options, self.lock, self.streams = options, threading.Lock(), 0
+        self.fault = options.fault if options.lives is None or _earlier_lives() < options.lives else None
+        self.prompt = self.generated = self.finished = self.queries = self.hits = self.ttft_s = 0
+        self.drafts = self.drafted = 0
+        self.per_position = [0] * options.k
+
+    def text(self) -> str:
+        rows = {
+            "vllm:prompt_tokens_total": self.prompt,
+            "vllm:generation_tokens_total": self.generated,
+            "vllm:prefix_cache_queries_total": self.queries,
+            "vllm:prefix_cache_hits_total": self.hits,
+            "vllm:num_preemptions_total": 0,
+        }
+        if self.options.k or self.fault == "spurious-drafts":
+            rows |= {
+                "vllm:spec_decode_num_drafts_total": self.drafts,
+                "vllm:spec_decode_num_draft_tokens_total": self.drafted,
+                "vllm:spec_decode_num_accepted_tokens_total": sum(self.per_position),
+            }
+        lines = []
+        for name, value in rows.items():
+            lines.append(f'# TYPE {name.removesuffix("_total")} counter\n{name}{{engine="0",model_name="{self.options.model}"}} {float(value)}')
+        lines.append("# TYPE vllm:request_success counter")
+        for reason, value in (("stop", 0), ("length", self.finished)):
+            lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}"}} {float(value)}')
+        if self.options.k:
+            lines.append("# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter")
+            lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{position}"}} {float(value)}' for position, value in enumerate(self.per_position)]
+        for name in ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds"):
+            spent = self.ttft_s if name.startswith("vllm:time") else 0.0
+            lines.append(f'# TYPE {name} histogram\n{name}_bucket{{le="+Inf"}} {float(self.finished)}\n{name}_count {float(self.finished)}\n{name}_sum {spent}')
+        return "\n".join(lines) + "\n"
+
+    def count(self, prompt: int, made: int) -> None:
+        with self.lock:
+            self.prompt += prompt * 2 if self.fault == "miscounts" else prompt
+            self.queries += prompt
+            self.hits += prompt // 2 if self.fault == "warm" else 0
+            self.generated += made
+            self.finished += 1
+            self.ttft_s += 0.048
+            k = self.options.k
+            if k and self.fault != "no-drafts" and made:
+                rounds = max(1, made // 2)
+                self.drafts += rounds
+                self.drafted += rounds * k
+                for position in range(k):
+                    self.per_position[position] += rounds // (position + 2)
+            if self.fault == "spurious-drafts":
+                self.drafts, self.drafted = self.drafts + 1, self.drafted + 1
+
+
+def note(event: str, **about) -> None:
+    if journal := os.environ.get("JOURNAL"):
+        with open(journal, "a") as file:
+            file.write(json.dumps({"event": event, "pid": os.getpid(), **about}) + "\n")
+
+
+def _earlier_lives() -> int:
+    journal = Path(os.environ.get("JOURNAL", ""))
+    return sum(json.loads(line)["event"] == "server" for line in journal.read_text().splitlines()) if journal.is_file() else 0
+
+
+def _tokens_of(prompt: str) -> int:
+    if place := os.environ.get("TOKENIZER"):
+        return len(_tokenizer(place).encode(prompt).ids)
+    return max(1, len(prompt.split()))
+
+
+_tokenizers: dict = {}
+
+
+def _tokenizer(place: str):
+    if place not in _tokenizers:
+        from tokenizers import Tokenizer
+
+        _tokenizers[place] = Tokenizer.from_file(place)
+    return _tokenizers[place]
+
+
+def handler(state: State):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/metrics":
+                return self._send(200, state.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+            if self.path == "/health":
+                return self._send(200, b"")
+            self._send(404, b"{}")
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path != "/v1/completions":
+                return self._send(404, b'{"error": {"message": "not found"}}')
+            if body["model"] != state.options.model:
+                return self._send(404, json.dumps({"error": {"message": f"The model `{body['model']}` does not exist."}}).encode())
+            (self._stream if body.get("stream") else self._whole)(body)
+
+        def _whole(self, body):
+            fault = state.fault
+            note("probe", max_tokens=body["max_tokens"])
+            if fault == "probe-hangs":
+                time.sleep(3600)
+            if fault == "probe-500" or fault == "dead-after" and state.streams:
+                return self._send(500, b'{"error": {"message": "EngineCore encountered an issue"}}')
+            made = 0 if fault == "probe-empty" else body["max_tokens"]
+            text = " ".join((GARBAGE if fault == "probe-garbage" else WORDS)[index % 5] for index in range(made))
+            model = "somebody-else" if fault == "wrong-model" else state.options.model
+            prompt = _tokens_of(body["prompt"])
+            state.count(prompt, made)
+            usage = {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+            self._send(200, json.dumps({"model": model, "choices": [{"index": 0, "text": text, "finish_reason": "length"}], "usage": usage}).encode())
+
+        def _stream(self, body):
+            fault = state.fault
+            with state.lock:
+                state.streams += 1
+                number = state.streams
+            note("stream", max_tokens=body["max_tokens"], temperature=body.get("temperature"), ignore_eos=body.get("ignore_eos"), prompt=body["prompt"][:60])
+            if fault == "dies-after" and number > state.options.after:
+                print("ERROR 08-01 10:00:09 [core.py:900] EngineCore encountered a fatal error.\nRuntimeError: Worker failed with error 'illegal memory access'", flush=True)
+                os._exit(1)
+            if fault == "hangs" and number > state.options.after:
+                time.sleep(3600)
+            if fault == "http-500" or fault == "refuses-some" and number % 2:
+                return self._send(500, b'{"error": {"message": "EngineCore encountered an issue"}}')
+            wanted = body["max_tokens"]
+            made = wanted // 2 if fault in ("short", "error-event") else wanted
+            prompt = _tokens_of(body["prompt"])
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            words = GARBAGE if fault == "garbage" else WORDS
+            for index in range(made):
+                time.sleep(state.options.token_s)
+                last = index + 1 == made and fault != "error-event"
+                self._event({"model": state.options.model, "choices": [{"index": 0, "text": words[index % len(words)] + " ", "finish_reason": "length" if last else None}]})
+            if fault == "error-event":
+                state.count(prompt, made)
+                return self._event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
+            # Counted before the client hears of the end, so that the counters of a finished load are complete.
+            state.count(prompt, made)
+            self._event({"model": state.options.model, "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}})
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def _event(self, content):
+            self.wfile.write(b"data: " + json.dumps(content).encode() + b"\n\n")
+            self.wfile.flush()
+
+        def _send(self, status, content, kind="application/json"):
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    return Handler
+
+
+class Quiet(ThreadingHTTPServer):
+    daemon_threads, request_queue_size = True, 128
+
+    def handle_error(self, request, client_address):
+        print(f"INFO client left: {sys.exc_info()[1]!r}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--after", type=int, default=0, help="streams that succeed before dies-after and hangs")
+    parser.add_argument("--lives", type=int, help="the fault goes away after so many lives")
+    parser.add_argument("--k", type=int, default=0)
+    parser.add_argument("--token-s", type=float, default=0.0)
+    parser.add_argument("--variant", help="means nothing: tells arms apart")
+    state = State(options := parser.parse_args())
+    note("server", port=options.port)
+    if state.fault == "oom":
+        print(Path(__file__).with_name("fixtures").joinpath("logs", "gpu-oom.log").read_text(), flush=True)
+        sys.exit(1)
+    if state.fault == "dies-at-start":
+        print("something odd happened", flush=True)
+        sys.exit(3)
+    if state.fault == "slow-start":
+        time.sleep(1.5)
+    if state.fault == "silent":
+        time.sleep(3600)
+    if state.fault in ("ignores-term", "escapee"):
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+        child = subprocess.Popen([sys.executable, "-c", code], start_new_session=state.fault == "escapee")
+        note("child", child=child.pid)
+    if state.fault == "ignores-term":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(START, flush=True)
+    Quiet(("127.0.0.1", options.port), handler(state)).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
