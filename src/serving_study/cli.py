@@ -64,6 +64,15 @@ def book() -> None:
     _build(None)
 
 
+@app.command()
+def certify(host: Annotated[str, typer.Argument(help="a host under data/results")], section: SectionNumber) -> None:
+    """Judge a host's stored cells again by the checks as they are now."""
+    known = store.Store(host, _number(section))
+    if not known.runs():
+        raise ParameterError("no results", value=known.folder, allowed=", ".join(sorted(folder.name for folder in paths.RESULTS.glob("*"))), next=f"make run SECTION={section}")
+    print(f"{known.certify()} verdicts changed")
+
+
 def _build(chosen: sections.Section | None) -> None:
     began = time.monotonic()
     index = books.build()

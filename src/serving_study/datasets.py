@@ -62,8 +62,8 @@ def load(path: Path, name: str) -> Dataset:
         content = path.read_bytes()
         rows = json.loads(content)
         usable = sum(len(row["conversations"]) >= 2 for row in rows)
-    except FileNotFoundError:
-        raise DatasetError("no such dataset", value=path, allowed="own, sharegpt, auto, or a file in ShareGPT's format", next=f"ls {path.parent}") from None
+    except OSError as error:
+        raise DatasetError("no such dataset", value=path if isinstance(error, FileNotFoundError) else f"{path} ({error.strerror})", allowed="own, sharegpt, auto, or a file in ShareGPT's format", next=f"ls {path.parent}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
         raise DatasetError("not in ShareGPT's format", value=f"{path} ({type(error).__name__}: {error})", allowed='a JSON list of {"id": …, "conversations": [{"from": "human", "value": …}, …]}') from None
     if not usable:

@@ -5,6 +5,7 @@ seconds, which would otherwise be paid for every cell. What can mislead: `vllm b
 failed, so that its result is evidence to be checked, never a success by itself.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -66,12 +67,19 @@ class Load:
 
 
 class Generator:
-    """The worker, started at once and ready when first used. A context manager; one load at a time."""
+    """The worker, started at once and ready when first used, and again when it has ended. A context manager; one load at a time.
+
+    Loads are numbered, and so are their answers: a load that was given up (its server died or hung) is answered later, and that
+    answer may not pass for the next load's.
+    """
 
     def __init__(self, environment: Environment, log: Path):
-        self.log = log
+        self.environment, self.log, self._loads = environment, log, 0
+        self._start()
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
-            [environment.python, ENGINE_SIDE / "bench_worker.py", log],
+            [self.environment.python, ENGINE_SIDE / "bench_worker.py", self.log],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -87,7 +95,7 @@ class Generator:
 
     def close(self) -> None:
         """End the worker, in the middle of a load if need be."""
-        if self._process.stdin and not self._process.stdin.closed:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
             self._process.wait(10)
@@ -107,11 +115,18 @@ class Generator:
 
         Raises ServerError when the server dies meanwhile, LoadError when the load cannot be driven or does not end in time.
         """
+        if self._process.poll() is not None:
+            self.close()
+            self._start()
         self.wait_until_ready()
         arguments = load.arguments(url=server.url, model=server.arm.model.name, tokenizer=tokenizer, repeat=repeat)
-        self._process.stdin.write(json.dumps({"arguments": arguments}).encode() + b"\n")
-        self._process.stdin.flush()
-        answer = self._answer(time.monotonic() + timeout_s, server)
+        self._loads += 1
+        with contextlib.suppress(BrokenPipeError):  # the answer says how the worker ended
+            self._process.stdin.write(json.dumps({"id": self._loads, "arguments": arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+        deadline = time.monotonic() + timeout_s
+        while (answer := self._answer(deadline, server)).get("id") != self._loads:
+            pass
         if not answer["ok"]:
             raise LoadError(f"the load {load.name} could not be driven", value=answer["error"], next=f"less {self.log}")
         return answer

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from . import engines, hosts
+from . import engines, hosts, paths
 from .arms import Arm
 from .environments import Environment
 from .errors import HostError, ServerError
@@ -34,6 +34,7 @@ from .hosts import Host
 WARDEN = Path(__file__).with_name("warden.py")
 LAST_LINES = 20
 GRACE_S = 30.0
+LAST_WORDS_S = 3.0
 PROBE_PROMPT = "The capital of France is"
 PROBE_TOKENS = 24
 
@@ -53,10 +54,13 @@ class Server:
     def alive(self) -> bool:
         return self.warden.poll() is None
 
-    def require_alive(self) -> None:
-        """Raises ServerError with the cause when the server has ended."""
-        if not self.alive():
-            raise died(self.arm, self.log, self.warden.returncode)
+    def require_alive(self, within_s: float = 0.0) -> None:
+        """Raises ServerError with the cause when the server has ended, or ends within so many seconds."""
+        try:
+            self.warden.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return
+        raise died(self.arm, self.log, self.warden.returncode)
 
     def owns_port(self) -> bool | None:
         """Whether the listener on our port belongs to our process group; None when the system does not say."""
@@ -147,7 +151,20 @@ def stop(server: Server) -> float:
         server.warden.kill()
         server.warden.wait()
     server.warden.stdout.close()
+    tidy_log(server.log)
     return time.monotonic() - began
+
+
+def tidy_log(log: Path, keep: int = 400) -> None:
+    """Take this machine's paths out of a finished log, and the middle out of a very long one: logs are published with results."""
+    lines = log.read_text(errors="replace").replace("\r\n", "\n").splitlines()
+    if len(lines) > 2 * keep:
+        lines = [*lines[:keep], f"[{len(lines) - 2 * keep} lines left out]", *lines[-keep:]]
+    text = "\n".join(lines) + "\n"
+    for path, name in ((paths.CACHE, ".cache"), (paths.RESULTS, "results"), (paths.ROOT, "."), (Path.home(), "~")):
+        text = text.replace(str(path), name)
+    text = re.sub(r"(?:/[\w.+-]+)+/(?=(?:site-packages|dist-packages|vllm|torch|transformers)/)", "…/", text)
+    log.write_text(re.sub(r"(?:/[\w.+-]+)+/bin/(?=python)", "", text))
 
 
 def wait_for_gpu_memory(host: Host, baseline_gib: list[float], timeout_s: float = 60) -> float:
@@ -191,8 +208,7 @@ def _wait_until_ready(server: Server, engine, began: float, timeout_s: float) ->
     try:
         answer = complete(server.url, server.arm.model.name, PROBE_PROMPT, PROBE_TOKENS, max(5.0, min(300.0, deadline - time.monotonic())))
     except (OSError, ValueError) as error:
-        time.sleep(0.2)
-        server.require_alive()
+        server.require_alive(LAST_WORDS_S)
         detail = error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
         raise ServerError(f"{server.arm.name}: the first request failed", reason=f"{type(error).__name__}: {detail}", log=server.log, last_lines=tail(server.log)) from None
     tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]

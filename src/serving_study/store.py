@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas
 
-from . import paths
+from . import certificates, paths
 from .errors import StoreError
 
 SCHEMA = 1
@@ -31,7 +31,7 @@ METRICS = (
     "mean_itl_ms median_itl_ms p95_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p95_e2el_ms p99_e2el_ms"
 ).split()
 SPECULATION = ("acceptance_rate", "acceptance_length", "drafts", "drafted_tokens", "accepted_tokens")
-CELL_COLUMNS = ("host", "section", "run", "arm", "load", "concurrency", "repeat", "certificate", *METRICS, *SPECULATION, "weights", "acceptance", "at", "key")
+CELL_COLUMNS = ("host", "section", "run", "arm", "load", "concurrency", "repeat", "certificate", *METRICS, *SPECULATION, "temperature", "weights", "acceptance", "at", "key")
 START_COLUMNS = ("host", "section", "run", "arm", "outcome", "reason", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "weights", "at", "key")
 
 
@@ -136,8 +136,9 @@ class Store:
         return [file for run in self.runs() for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
 
     def by_key(self) -> dict[str, Path]:
-        """Cell files by key, the newest run's where several have it."""
-        return {read(file)["key"]: file for file in self.cell_files()}
+        """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not counted as measured."""
+        cells = ((read(file), file) for file in self.cell_files())
+        return {cell["key"]: file for cell, file in cells if cell["server"]["alive"]}
 
     def starts_by_key(self) -> dict[str, dict]:
         """Start records by the arm's key, newest last wins."""
@@ -151,6 +152,19 @@ class Store:
     def cells(self) -> pandas.DataFrame:
         """One row a stored cell, of all runs."""
         return pandas.DataFrame([cell_row(read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
+
+    def certify(self) -> int:
+        """Judge every stored cell again by the checks as they are now; returns how many verdicts changed."""
+        changed = 0
+        for run in self.runs():
+            for file in [file for file in self.cell_files() if file.is_relative_to(run.folder)]:
+                cell = read(file)
+                found = certificates.certify(cell, requests_of(file))
+                if found != cell.get("certificate"):
+                    changed += found["verdict"] != (cell.get("certificate") or {}).get("verdict")
+                    write(file, cell | {"certificate": found})
+            self.rebuild(run)
+        return changed
 
     def rebuild(self, run: Run) -> None:
         """Derive cells.csv and starts.csv of a run from its files."""
@@ -170,6 +184,7 @@ def cell_row(cell: dict) -> dict:
     row = {name: cell.get(name) for name in CELL_COLUMNS}
     row |= {name: cell["result"].get(name) for name in METRICS}
     row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
+    row["temperature"] = cell["asked"]["temperature"]
     row |= {"certificate": (cell.get("certificate") or {}).get("verdict", "unknown"), "weights": cell["labels"]["weights"], "acceptance": cell["labels"]["acceptance"]}
     return row
 

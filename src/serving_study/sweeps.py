@@ -298,10 +298,10 @@ def _warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, 
 
 def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator, timing: dict) -> None:
     began = time.monotonic()
-    before = metrics.scrape(server.url)
+    before = _scrape(server)
     with hosts.Sampler(plan.host) as sampler:
         answer = generator.run(cell.load, server, tokenizer=str(cell.arm.model.folder), repeat=cell.repeat)
-    after = metrics.scrape(server.url)
+    after = _scrape(server)
     result, requests = _split(answer["result"])
     load_s = result.get("duration") or 0.0
     evidence = {
@@ -332,6 +332,18 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     evidence["certificate"] = certificates.certify(evidence, requests)
     run.write_cell(evidence, requests)
     timing["load"] += load_s
+    if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
+        server.require_alive(servers.LAST_WORDS_S)
+        raise ServerError(f"{cell.name}: the server does not answer after the load", reason="no token came back after the load", log=server.log, last_lines=servers.tail(server.log))
+
+
+def _scrape(server) -> metrics.Snapshot:
+    """The counters; a server that does not answer because it is ending is a dead server, with its own cause."""
+    try:
+        return metrics.scrape(server.url)
+    except LoadError:
+        server.require_alive(servers.LAST_WORDS_S)
+        raise
 
 
 def _alive(server) -> bool:

@@ -177,9 +177,11 @@ def other_hosts(section: int, own: set[str]) -> list[str]:
 
 
 def newest(of: store.Store) -> pandas.DataFrame:
-    """A host's cells, the newest of each arm, load and repeat, with `file`."""
+    """A host's cells at the temperature that most of its arms share: the newest of each arm, load and repeat, with `file`."""
     files = of.cell_files()
     frame = pandas.DataFrame([store.cell_row(store.read(file)) | {"file": file} for file in files], columns=[*store.CELL_COLUMNS, "file"])
+    usual = frame.groupby(frame["temperature"].fillna(-1))["arm"].nunique().idxmax() if len(frame) else -1
+    frame = frame[frame["temperature"].fillna(-1) == usual]
     return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
 
 

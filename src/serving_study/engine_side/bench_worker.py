@@ -2,8 +2,8 @@
 
     python bench_worker.py LOG
 
-Reads JSON lines from standard input ({"arguments": ["--model", …]}) and answers each with one JSON line; the first line out says
-that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own result an answer holds what tells a slow
+Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of the same id;
+the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own result an answer holds what tells a slow
 client from a slow server: the processor time of this process during the load, and how late its event loop woke up.
 Ends when standard input closes, even in the middle of a load.
 """
@@ -47,7 +47,7 @@ def main() -> None:
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=out)
+        print(json.dumps({"id": request.get("id"), **answer}), file=out)
 
 
 def _run(serve, parser, arguments: list[str]) -> dict:

@@ -39,7 +39,10 @@ CAUSES = (
     (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
     (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
     (re.compile(r"No space left on device"), "disk full"),
+    (re.compile(r"^ *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE), "a configuration that the engine refuses"),
 )
+# What the API server says when its engine has died: never the cause where there is another error.
+CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 
 
 def command(arm: Arm, python: Path, port: int) -> list[str]:
@@ -119,4 +122,5 @@ def cause(log: str) -> str | None:
             detail = ", ".join(value for value in found.groupdict().values() if value)
             return f"{name}: {detail}" if detail else name
     errors = re.findall(r"^(?:\(.*?\) )?(?:ERROR [\d: -]*\[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
-    return errors[-1].strip()[:300] if errors else None
+    causes = [error for error in errors if not CONSEQUENCE.search(error)] or errors
+    return causes[-1].strip()[:300] if causes else None

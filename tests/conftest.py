@@ -1,0 +1,94 @@
+"""Folders of their own for every test that writes, and the fake engine; fixtures only, none of them automatic."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import fake_study
+import psutil
+import pytest
+
+from serving_study import certificates, paths, servers
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch) -> Path:
+    """An empty results folder in place of data/results."""
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache in place of .cache."""
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+class Study:
+    """The fake engine and load generator, and the journal of what happened in them."""
+
+    def __init__(self, folder: Path, journal: Path):
+        self.folder, self.journal = folder, journal
+
+    def arm(self, name: str, **about):
+        return fake_study.arm(self.folder / "models", name, **about)
+
+    plan = staticmethod(fake_study.plan)
+
+    def events(self, *kinds: str) -> list[dict]:
+        """What the fakes noted down, of these kinds, in order."""
+        lines = self.journal.read_text().splitlines() if self.journal.is_file() else []
+        return [event for event in map(json.loads, lines) if not kinds or event["event"] in kinds]
+
+    def processes(self) -> set[int]:
+        """Every process that a fake ever was or started."""
+        return {event["child"] if event["event"] == "child" else event["pid"] for event in self.events("server", "child", "worker")}
+
+    def alive(self) -> set[int]:
+        return {pid for pid in self.processes() if is_alive(pid)}
+
+    def wardens(self) -> list[int]:
+        """Wardens whose log lies in this test's folder."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                words = process.cmdline()
+            except psutil.Error:
+                continue
+            if any(word.endswith("warden.py") for word in words) and any(str(self.folder) in word for word in words):
+                found.append(process.pid)
+        return found
+
+    def assert_nothing_left(self, within_s: float = 20) -> None:
+        """No server, child, worker or warden of ours lives, and the ports are free; waits for those still ending."""
+        deadline = time.monotonic() + within_s
+        while (self.alive() or self.wardens()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not self.alive(), [psutil.Process(pid).cmdline() for pid in self.alive()]
+        assert not self.wardens()
+        for event in self.events("server"):
+            servers.check_port(event["port"])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def study(tmp_path, results, cache, monkeypatch):
+    """The fake engine registered as `fake`; afterwards nothing of it may be left running."""
+    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal.jsonl"))
+    monkeypatch.setenv("SERVING_STUDY_PROGRESS", os.devnull)
+    monkeypatch.setattr(servers, "GRACE_S", 1.0)
+    # What the machine's other guests take is not under test here; test_certificates plants it.
+    monkeypatch.setattr(certificates, "STEAL_SHARE", 1.0)
+    fake_study.register(monkeypatch.setattr, monkeypatch.setitem)
+    study = Study(tmp_path, tmp_path / "journal.jsonl")
+    yield study
+    study.assert_nothing_left()

@@ -1,0 +1,83 @@
+"""A plan with the fake engine, for tests in this process and, as a program, for a harness that can be killed.
+
+    python fake_study.py SPECIFICATION.json     # runs the sweep that the file describes
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from serving_study import datasets, engines, loads, servers, sweeps
+from serving_study.arms import Arm
+from serving_study.engines import vllm
+from serving_study.environments import Environment
+from serving_study.hosts import Host
+from serving_study.loads import Load
+from serving_study.models import Model
+
+HERE = Path(__file__).parent
+SERVER = HERE / "fake_engine.py"
+SIDE = HERE / "fake_side"
+HOST = Host("cpu", "Fake CPU", 2, 8.0, 8.0)
+
+
+class FakeEngine:
+    """What `serving_study.engines.ENGINES` wants of a module; an arm's options are fake_engine.py's."""
+
+    def __init__(self, variables: dict | None = None):
+        self.variables = variables or {}
+
+    def command(self, arm, python, port):
+        words = [str(python), str(SERVER), "--port", str(port), "--model", arm.model.name]
+        for name, value in arm.options.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return words + (["--k", str(arm.k)] if arm.k else [])
+
+    def environment(self, arm, host, python):
+        return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), **self.variables}
+
+    def parse_start(self, log):
+        return vllm.parse_start(log)
+
+    def cause(self, log):
+        return vllm.cause(log)
+
+
+def model(folder: Path, name: str = "fake") -> Model:
+    """A model that is a folder with a config.json; it says that its weights are real, so that texts are judged."""
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 100}))
+    return Model(name, str(place), place)
+
+
+def arm(folder: Path, name: str, *, k: int = 0, fault: str | None = None, **options) -> Arm:
+    """An arm of the fake engine; `k` above 0 makes it a draft arm."""
+    options = {key: value for key, value in ({"fault": fault} | options).items() if value is not None}
+    speculative = {"method": "draft_model", "num_speculative_tokens": k} if k else None
+    return Arm(name, model(folder), engine="fake", options=options, speculative=speculative, environment={"VLLM_CPU_KVCACHE_SPACE": 0}, gpus=0, technique="draft" if k else "none", acceptance="measured" if k else None)
+
+
+def plan(arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0) -> sweeps.Plan:
+    dataset = datasets.load(datasets.OWN, "own")
+    made = tuple(Load(concurrency, prompts, dataset, output_tokens, 0.0) for concurrency in concurrencies)
+    return sweeps.Plan(3, HOST, Environment("fake", Path(sys.executable), "3.11", {"vllm": "0.32.0"}), tuple(arms), made, repeats, {"a": 1}, port=port)
+
+
+def register(setattr_, setitem) -> None:
+    """Put the fakes in place, through pytest's monkeypatch or plainly."""
+    setitem(engines.ENGINES, "fake", FakeEngine())
+    setattr_(loads, "ENGINE_SIDE", SIDE)
+
+
+def main() -> None:
+    wanted = json.loads(Path(sys.argv[1]).read_text())
+    register(setattr, lambda mapping, key, value: mapping.__setitem__(key, value))
+    servers.GRACE_S = 1.0
+    arms = [arm(Path(wanted["models"]), **about) for about in wanted["arms"]]
+    sweeps.run(plan(arms, **wanted["plan"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,357 @@
+"""Every fault of a server, planted in a sweep: what is recorded, that the rest is measured, and that nothing stays behind."""
+
+import errno
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import fake_engine
+import fake_study
+import pytest
+
+from serving_study import loads, servers, store, sweeps
+from serving_study.errors import HostError, ServerError, StoreError
+
+
+def starts(results):
+    return {record["arm"]: record for record in map(store.read, results.store.folder.glob("*/arms/*/start.json"))}
+
+
+def cells(results):
+    return {(cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(store.read, results.store.cell_files())}
+
+
+def failed(cell):
+    return [check["name"] for check in cell["certificate"]["checks"] if check["outcome"] == "fail"]
+
+
+def with_a_good_arm(study, **about):
+    """A sweep of one faulty arm and then a good one, which must come out whole."""
+    results = sweeps.run(study.plan([study.arm("faulty", **about), study.arm("good")]))
+    good = cells(results)["good", 2, 0]
+    assert starts(results)["good"]["outcome"] == "ok"
+    assert good["certificate"]["verdict"] == "pass", good["certificate"]
+    study.assert_nothing_left()
+    return results
+
+
+def test_good_arms_pass_with_every_check_made(study):
+    results = sweeps.run(study.plan([study.arm("baseline"), study.arm("draft-k3", k=3)], concurrencies=(1, 4), repeats=2))
+    frame = results.frame()
+    assert len(frame) == 8 and set(frame["certificate"]) == {"pass"}
+    assert list(frame["arm"]) == ["baseline"] * 4 + ["draft-k3"] * 4
+    assert list(frame["concurrency"][:4]) == [1, 1, 4, 4]
+    assert frame["total_output_tokens"].eq(8 * 12).all()
+    assert frame[frame["arm"] == "draft-k3"]["drafts"].eq(8 * 6).all()
+    assert frame[frame["arm"] == "baseline"]["drafts"].isna().all()
+    start = results.starts().set_index("arm").loc["baseline"]
+    assert (start["outcome"], start["kv_cache_tokens"], start["max_concurrency"], start["weights_gib"]) == ("ok", 12288, 6.0, 0.25)
+    # Two servers, one load generator; warm-ups at the lowest and the highest concurrency, then the four cells.
+    assert len(study.events("server")) == 2 and len(study.events("worker")) == 1
+    assert [event["prompts"] for event in study.events("load")] == [2, 4, 8, 8, 8, 8] * 2
+    sent = study.events("stream")[-1]
+    assert sent["temperature"] == 0.0 and sent["ignore_eos"] is True and sent["max_tokens"] == 12
+    run = store.read(results.run.folder / "run.json")
+    assert set(run["timing"]) == {"start", "warm-up", "load", "stop", "harness"} and run["provenance"]["engine_versions"] == {"vllm": "0.32.0"}
+    assert {path.name for path in results.run.folder.iterdir()} == {"run.json", "cells.csv", "starts.csv", "arms", "cells"}
+
+
+def test_each_cell_draws_its_own_prompts_and_all_arms_the_same(study):
+    sweeps.run(study.plan([study.arm("a"), study.arm("b", variant="b")], repeats=2))
+    seeds = [event["seed"] for event in study.events("load") if event["prompts"] == 8]
+    assert len(set(seeds[:2])) == 2 and sorted(seeds[:2]) == sorted(seeds[2:])
+    assert {event["seed"] for event in study.events("load") if event["prompts"] != 8}.isdisjoint(seeds)
+
+
+START_FAULTS = {
+    "oom": "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB",
+    "dies-at-start": "the log does not say why",
+    "wrong-model": "model 'somebody-else', 24 tokens; wanted 'fake'",
+    "probe-500": "HTTPError: ",
+    "probe-garbage": "\ufffd",
+    "probe-empty": "model 'fake', 0 tokens; wanted 'fake'",
+}
+
+
+@pytest.mark.parametrize("fault", START_FAULTS)
+def test_a_server_that_does_not_start_is_recorded_with_its_cause(study, fault):
+    results = with_a_good_arm(study, fault=fault)
+    record = starts(results)["faulty"]
+    assert record["outcome"] == "failed" and START_FAULTS[fault] in record["reason"]
+    assert record["exit_code"] == {"oom": 1, "dies-at-start": 3}.get(fault)
+    assert record["last_lines"] and record["failure_s"] > 0 and record["figures"] == {}
+    assert [key[0] for key in cells(results)] == ["good"]
+    assert list(results.starts()["outcome"]) == ["failed", "ok"]
+    if fault == "oom":
+        assert "torch.OutOfMemoryError" in "\n".join(record["last_lines"])
+        assert "torch.OutOfMemoryError" in (results.run.folder / "arms" / "faulty" / "server.log").read_text()
+
+
+def test_a_slow_start_is_waited_for(study):
+    results = with_a_good_arm(study, fault="slow-start")
+    assert starts(results)["faulty"]["outcome"] == "ok" and cells(results)["faulty", 2, 0]["certificate"]["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(("fault", "allowed_s", "reason"), [("silent", 2.0, "no answer within 2 s"), ("probe-hangs", 2.0, "TimeoutError: timed out")])
+def test_a_server_that_never_gets_ready_is_given_up(study, monkeypatch, fault, allowed_s, reason):
+    real, faulty = servers.serve, servers.serve
+
+    def serve(arm, *positional, **named):
+        return (functools.partial(faulty, timeout_s=allowed_s) if arm.name == "faulty" else real)(arm, *positional, **named)
+
+    monkeypatch.setattr(servers, "serve", serve)
+    record = starts(with_a_good_arm(study, fault=fault))["faulty"]
+    assert record["outcome"] == "failed" and reason in record["reason"]
+
+
+LOAD_FAULTS = {
+    "http-500": ("requests", "8 failed"),
+    "refuses-some": ("requests", "4 failed"),
+    "short": ("output attainment", "48 of 96 tokens"),
+    "error-event": ("output attainment", "48 of 96 tokens"),
+    "garbage": ("text", "0% of 8 answers"),
+    "warm": ("cold caches", "device"),
+    "spurious-drafts": ("mechanism", "none wanted"),
+    "miscounts": ("input tokens", "server"),
+}
+
+
+@pytest.mark.parametrize("fault", LOAD_FAULTS)
+def test_a_fault_under_load_fails_the_cells_certificate(study, fault):
+    results = with_a_good_arm(study, fault=fault)
+    check, evidence = LOAD_FAULTS[fault]
+    cell = cells(results)["faulty", 2, 0]
+    assert cell["certificate"]["verdict"] == "fail"
+    assert check in failed(cell)
+    if fault not in ("http-500", "refuses-some"):  # where requests fail, much else fails with them
+        assert failed(cell) == [check]
+    assert evidence in next(row["evidence"] for row in cell["certificate"]["checks"] if row["name"] == check)
+    assert dict(zip(results.frame()["arm"], results.frame()["certificate"], strict=True)) == {"faulty": "fail", "good": "pass"}
+    assert starts(results)["faulty"]["outcome"] == "ok"
+
+
+def test_a_server_that_is_dead_after_a_load_is_started_once_more_and_then_given_up(study):
+    results = with_a_good_arm(study, fault="dead-after")
+    record, cell = starts(results)["faulty"], cells(results)["faulty", 2, 0]
+    assert (record["outcome"], record["reason"]) == ("failed", "no token came back after the load") and len(record["lost_cells"]) == 1
+    assert failed(cell) == ["alive afterwards"]  # what was measured stays as evidence, under a certificate that failed
+
+
+def test_a_server_that_recovers_gives_the_cell_again(study):
+    results = sweeps.run(study.plan([study.arm("once", fault="dead-after", lives=1)], repeats=2))
+    assert starts(results)["once"]["outcome"] == "ok" and len(starts(results)["once"]["lost_cells"]) == 1
+    assert [cell["certificate"]["verdict"] for cell in cells(results).values()] == ["pass", "pass"]
+
+
+def test_a_draft_arm_that_makes_no_drafts_fails(study):
+    cell = cells(with_a_good_arm(study, k=3, fault="no-drafts"))["faulty", 2, 0]
+    assert failed(cell) == ["mechanism"] and cell["speculation"] == {}
+
+
+def test_a_server_that_dies_under_load_is_started_once_more_and_then_given_up(study):
+    # Two streams warm up, then the cell dies in its fifth.
+    results = with_a_good_arm(study, fault="dies-after", after=6)
+    record = starts(results)["faulty"]
+    assert record["outcome"] == "failed" and record["exit_code"] == 1
+    assert "illegal memory access" in record["reason"]
+    assert [lost["cell"] for lost in record["lost_cells"]] == ["faulty concurrency=2 repeat=0"]
+    assert len(study.events("server")) == 3
+    assert ("faulty", 2, 0) not in cells(results)
+
+
+def test_after_a_death_the_cells_belong_to_their_own_loads(study):
+    """The load that the death interrupted still answers later; its answer may not pass for the next load's."""
+    arm = study.arm("once", fault="dies-after", after=5, lives=1)
+    results = sweeps.run(study.plan([arm, study.arm("good")], concurrencies=(2, 4), repeats=2))
+    record = starts(results)["once"]
+    assert record["outcome"] == "ok" and len(record["lost_cells"]) == 1
+    measured = cells(results)
+    assert len(measured) == 8 and {cell["certificate"]["verdict"] for cell in measured.values()} == {"pass"}
+    for cell in measured.values():
+        assert cell["result"]["num_prompts"] == 8 and cell["result"]["total_output_tokens"] == 96
+    by_load = {(concurrency, repeat): cell["result"]["total_input_tokens"] for (arm, concurrency, repeat), cell in measured.items() if arm == "good"}
+    assert len(set(by_load.values())) == 4
+    for (name, concurrency, repeat), cell in measured.items():
+        assert cell["result"]["total_input_tokens"] == by_load[concurrency, repeat], name
+        assert cell["result"]["duration"] == pytest.approx(8 / concurrency * 0.16)
+
+
+def test_a_server_that_hangs_under_load_is_given_up_and_the_next_arm_measured(study, monkeypatch):
+    monkeypatch.setattr(loads.Generator, "run", functools.partialmethod(loads.Generator.run, timeout_s=2.0))
+    results = with_a_good_arm(study, fault="hangs", after=2)
+    record = starts(results)["faulty"]
+    assert record["outcome"] == "failed" and "stopped answering" in record["reason"] and len(record["lost_cells"]) == 1
+    assert cells(results)["good", 2, 0]["result"]["num_prompts"] == 8
+
+
+def test_a_load_generator_that_ends_costs_its_cell_and_no_other_arm(study, monkeypatch):
+    monkeypatch.setenv("CRASH", "4")
+    with_four = study.plan([study.arm("first"), study.arm("second", variant="b")], concurrencies=(4,))
+    results = sweeps.run(with_four)
+    assert [record["outcome"] for record in starts(results).values()] == ["failed", "failed"]
+    assert all("the load generator ended: exit code 139" in record["reason"] and "Segmentation fault" in record["reason"] for record in starts(results).values())
+    study.assert_nothing_left()
+    monkeypatch.delenv("CRASH")
+    assert set(sweeps.run(with_four).frame()["certificate"]) == {"pass"}
+
+
+@pytest.mark.parametrize("fault", ["ignores-term", "escapee"])
+def test_what_ignores_sigterm_is_killed_with_all_that_it_started(study, fault):
+    results = with_a_good_arm(study, fault=fault)
+    assert cells(results)["faulty", 2, 0]["certificate"]["verdict"] == "pass"
+    assert len(study.events("child")) == 1
+
+
+def test_an_unsupported_arm_is_recorded_and_never_started(study):
+    plan = study.plan([replace(study.arm("tp2"), unsupported="2 GPUs wanted, 0 here"), study.arm("good")])
+    results = sweeps.run(plan)
+    assert (starts(results)["tp2"]["outcome"], starts(results)["tp2"]["reason"]) == ("unsupported", "2 GPUs wanted, 0 here")
+    assert len(study.events("server")) == 1 and list(results.frame()["arm"]) == ["good"]
+    assert sweeps.run(plan).run is None  # nothing is left to do, not even to say again that it cannot be done
+
+
+@pytest.fixture
+def foreign(study):
+    """Another job's server, answering for the same model on a port of its own."""
+    options = type("Options", (), {"model": "fake", "k": 0, "fault": None, "lives": None, "after": 0, "token_s": 0.0})
+    server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, monkeypatch):
+    monkeypatch.setattr(servers, "free_port", lambda: foreign)
+    results = sweeps.run(study.plan([study.arm("faulty", fault="silent")]))
+    record = starts(results)["faulty"]
+    assert record["outcome"] == "failed" and f"port {foreign} is held by" in record["reason"] and f"pid {os.getpid()}" in record["reason"]
+    assert not study.events("stream")
+    study.journal.unlink()  # the port stays taken, by the test
+
+
+def test_a_busy_port_fails_the_arm_before_anything_starts(study, foreign):
+    results = sweeps.run(study.plan([study.arm("faulty")], port=foreign))
+    assert starts(results)["faulty"]["outcome"] == "failed" and "the port is busy" in starts(results)["faulty"]["reason"]
+    assert not study.events("server")
+    with pytest.raises(HostError, match=f"the port is busy: {foreign}, held by"):
+        servers.check_port(foreign)
+
+
+def harness(study, arms, **plan):
+    """A harness in a process of its own."""
+    file = study.folder / "specification.json"
+    file.write_text(json.dumps({"models": str(study.folder / "models"), "arms": arms, "plan": plan}))
+    variables = {**os.environ, "SERVING_STUDY_RESULTS": str(study.folder / "results"), "SERVING_STUDY_CACHE": str(study.folder / "cache")}
+    return subprocess.Popen([sys.executable, fake_study.__file__, file], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for(what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.05)
+
+
+ARMS = [{"name": "baseline", "token_s": 0.02}, {"name": "draft-k3", "k": 3, "token_s": 0.02}]
+
+
+def test_a_killed_harness_leaves_nothing_behind_and_loses_only_the_cell_in_flight(study, results):
+    known = store.Store("cpu", 3)
+    process = harness(study, ARMS, repeats=4)
+    try:
+        wait_for(lambda: len(known.cell_files()) >= 2)
+        assert study.alive() and study.wardens()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    study.assert_nothing_left()
+    stored = {file: (file.stat().st_mtime_ns, store.read(file)["key"], len(store.requests_of(file))) for file in known.cell_files()}
+    assert 2 <= len(stored) < 8 and all(requests == 8 for _, _, requests in stored.values())
+    before = len(study.events("load"))
+    plan = study.plan([study.arm(**about) for about in ARMS], repeats=4)
+    assert sum(map(len, plan.pending(known).values())) == 8 - len(stored)
+    again = sweeps.run(plan)
+    measured = [event for event in study.events("load")[before:] if event["prompts"] == 8]
+    assert len(measured) == 8 - len(stored)
+    assert {file: file.stat().st_mtime_ns for file in stored} == {file: about[0] for file, about in stored.items()}
+    assert len(again.frame()) == 8 and set(again.frame()["certificate"]) == {"pass"}
+    assert len(set(again.frame()["run"])) == 2
+    before = len(study.events("server"))
+    assert sweeps.run(plan).run is None and len(study.events("server")) == before
+
+
+def test_a_terminated_harness_leaves_nothing_behind(study, results):
+    process = harness(study, ARMS, repeats=4)
+    try:
+        wait_for(lambda: study.events("stream"))
+    finally:
+        process.terminate()
+        process.wait()
+    study.assert_nothing_left()
+
+
+def test_a_server_does_not_outlive_its_warden(study):
+    plan = study.plan([study.arm("good")])
+    folder = study.folder / "log"
+    folder.mkdir()
+    with pytest.raises(ServerError, match="good: the server ended"), servers.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
+        assert study.alive() == {server.pid} and server.owns_port() is True
+        server.warden.kill()
+        server.require_alive(10)
+    study.assert_nothing_left()
+
+
+def test_two_runs_at_once_on_one_folder_are_refused(study, results):
+    process = harness(study, ARMS, repeats=4)
+    try:
+        wait_for(lambda: study.events("server"))
+        count = len(study.events("server"))
+        with pytest.raises(StoreError, match=rf"another run is writing here: .*section-3 \(pid {process.pid}\)"):
+            sweeps.run(study.plan([study.arm("other")]))
+        assert len(study.events("worker")) <= 1 and len(study.events("server")) == count
+    finally:
+        process.kill()
+        process.wait()
+    study.assert_nothing_left()
+    assert set(sweeps.run(study.plan([study.arm("other")])).frame()["certificate"]) == {"pass"}
+
+
+def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, results, monkeypatch):
+    real, stored = os.replace, []
+
+    def replace(source, target):
+        if len(stored) >= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if "/cells/" in str(target) and not str(target).endswith(".requests.json"):
+            stored.append(str(target))
+        return real(source, target)
+
+    plan = study.plan([study.arm("a"), study.arm("b", variant="b")], repeats=2, concurrencies=(1, 2))
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", replace)
+        with pytest.raises(StoreError, match="those already stored are intact") as caught:
+            sweeps.run(plan)
+    assert caught.value.next.startswith("df -h ")
+    study.assert_nothing_left()
+    known = store.Store("cpu", 3)
+    assert [str(file) for file in sorted(known.cell_files())] == sorted(stored)
+    assert {store.read(file)["certificate"]["verdict"] for file in known.cell_files()} == {"pass"} and not list(known.folder.rglob("*.tmp"))
+    done = sweeps.run(plan)
+    assert len(done.frame()) == 8 and sum(path == file for path in map(str, done.frame()["file"]) for file in stored) == 2
+
+
+def test_fresh_measures_again_and_the_newest_counts(study):
+    plan = study.plan([study.arm("a")])
+    first = sweeps.run(plan)
+    second = sweeps.run(plan, fresh=True)
+    assert second.run.name != first.run.name and list(second.frame()["run"]) == [second.run.name]
+    assert len(second.store.cell_files()) == 2

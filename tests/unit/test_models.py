@@ -1,0 +1,170 @@
+"""Which model a name means, whether its weights are real, and which pairs go together."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serving_study import embedded, models
+from serving_study.environments import Environment
+from serving_study.errors import ModelError
+from serving_study.models import Model
+
+ENVIRONMENT = Environment("vllm", Path("/somewhere/python"), "3.12", {})
+
+
+@pytest.fixture
+def tokenizer(tmp_path, cache, monkeypatch):
+    """The embedded model as far as random weights need it: its tokenizer."""
+    folder = tmp_path / "embedded"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text(f'{{"file": "{name}"}}')
+    monkeypatch.setattr(embedded, "folder", lambda say=print: folder)
+    return folder
+
+
+def hub(monkeypatch, code, out="", err=""):
+    calls = []
+
+    def run(command, **named):
+        calls.append((command, named))
+        return subprocess.CompletedProcess(command, code, stdout=out, stderr=err)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def local(tmp_path, name="mine", vocab_size=100, weights=b""):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"vocab_size": vocab_size}))
+    if weights:
+        (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["gpt", "a/b/c", "smollm2-135m", "smollm2-135m-instruct-first-x-layers", ""])
+def test_an_unknown_model_is_refused_and_the_forms_named(name):
+    with pytest.raises(ModelError) as caught:
+        models.resolve(name)
+    assert caught.value.what == ("no model here" if name == "" else "unknown model")
+    assert embedded.NAME in caught.value.allowed
+
+
+@pytest.mark.parametrize("name", ["./nothing", "/no/such/folder"])
+def test_a_folder_without_config_is_refused(name):
+    with pytest.raises(ModelError, match=f"no model here: {name}"):
+        models.resolve(name)
+
+
+def test_an_existing_folder_without_config_is_refused(tmp_path):
+    with pytest.raises(ModelError, match="no model here"):
+        models.resolve(str(tmp_path))
+
+
+def test_a_folder_has_real_weights_only_where_there_are_files(tmp_path):
+    assert models.resolve(str(local(tmp_path))).weights == "random"
+    found = models.resolve(str(local(tmp_path, "with", weights=b"x" * 2**20)))
+    assert (found.name, found.weights, found.vocab_size, found.weights_gib) == ("with", "real", 100, 2**-10)
+    assert models.resolve(str(tmp_path / "mine")).weights_gib is None
+
+
+def test_the_embedded_model_and_its_cuts(tokenizer, monkeypatch):
+    assert models.resolve(embedded.NAME).source == str(tokenizer)
+    asked = []
+    monkeypatch.setattr(embedded, "first_layers", lambda folder, count: asked.append((folder, count)) or folder)
+    cut = models.resolve(f"{embedded.NAME}-first-4-layers")
+    assert asked == [(tokenizer, 4)] and cut.name == f"{embedded.NAME}-first-4-layers" and cut.revision == embedded.REQUIREMENT
+
+
+def test_a_hub_model_is_taken_at_its_pinned_revision(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    folder = local(tmp_path, "snapshot", 152064, b"x")
+    calls = hub(monkeypatch, 0, out=f"a warning\n{folder}\n")
+    found = models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
+    assert (found.weights, found.revision, found.vocab_size) == ("real", models.REVISIONS["Qwen/Qwen2.5-7B-Instruct"], 152064)
+    assert found.revision in calls[0][0][2] and "local_files_only" not in calls[0][0][2] and calls[0][0][0] == ENVIRONMENT.python
+    assert models.resolve("someone/else", environment=ENVIRONMENT).revision == "snapshot"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    models.resolve("someone/else", environment=ENVIRONMENT)
+    assert "local_files_only=True" in calls[-1][0][2]
+
+
+def test_out_of_reach_falls_back_to_random_weights_of_the_true_shape(tokenizer, cache, monkeypatch):
+    hub(monkeypatch, 1, err="ConnectionError: network is unreachable")
+    found = models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
+    assert found.weights == "random" and found.revision is None and found.weights_gib is None
+    assert found.vocab_size == 152064 and found.config["num_hidden_layers"] == 28
+    assert found.folder == cache / "models" / "qwen2.5-7b-instruct-random"
+    assert (found.folder / "tokenizer.json").read_text() == (tokenizer / "tokenizer.json").read_text()
+
+
+def test_random_weights_as_asked_ask_no_hub(tokenizer, monkeypatch):
+    calls = hub(monkeypatch, 0)
+    assert models.resolve("Qwen/Qwen2.5-0.5B-Instruct", environment=ENVIRONMENT, random_weights=True).weights == "random"
+    assert calls == []
+
+
+def test_out_of_reach_and_of_unknown_shape(tokenizer, monkeypatch):
+    hub(monkeypatch, 1, err="ConnectionError")
+    with pytest.raises(ModelError, match="cannot be fetched, and its shape does not ship with the book: someone/else") as caught:
+        models.resolve("someone/else", environment=ENVIRONMENT)
+    assert "qwen2.5-7b-instruct" in caught.value.allowed
+
+
+@pytest.mark.parametrize("answer", ["huggingface_hub.errors.RepositoryNotFoundError: 401", "GatedRepoError: 403", "RevisionNotFoundError: 404"])
+def test_what_the_hub_refuses_is_not_replaced_by_random_weights(tokenizer, monkeypatch, answer):
+    hub(monkeypatch, 1, err=answer)
+    with pytest.raises(ModelError, match="the hub does not give this model") as caught:
+        models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
+    assert "hf auth login" in caught.value.next
+
+
+def test_planning_makes_nothing(cache, monkeypatch):
+    monkeypatch.setattr(embedded, "folder", lambda say=print: pytest.fail("the model was made"))
+    for name, vocabulary in (("Qwen/Qwen2.5-7B-Instruct", 152064), ("Qwen/Qwen2.5-0.5B-Instruct", 151936), (embedded.NAME, 49152), (f"{embedded.NAME}-first-4-layers", 49152)):
+        assert models.planned(name).vocab_size == vocabulary
+    assert models.planned("someone/else") is None and not (cache / "models").exists()
+
+
+def pair(tmp_path, target=152064, draft=151936):
+    return models.resolve(str(local(tmp_path, "target", target))), models.resolve(str(local(tmp_path, "draft", draft)))
+
+
+def test_vocabularies_of_different_size_need_the_mapping(tmp_path):
+    target, draft = pair(tmp_path)
+    models.check_draft(target, draft, heterogeneous=True)
+    with pytest.raises(ModelError, match="draft has 151936, target has 152064") as caught:
+        models.check_draft(target, draft, heterogeneous=False)
+    assert "heterogeneous_vocabulary = True" in caught.value.allowed
+
+
+def test_vocabularies_of_one_size_need_none(tmp_path):
+    models.check_draft(*pair(tmp_path, 100, 100), heterogeneous=False)
+
+
+def test_identity_tells_checkpoints_and_shapes_apart_but_not_places(tmp_path):
+    def identity(name, vocab_size=100, weights=b"a" * 100):
+        folder = local(tmp_path / name.split("/")[0], "m", vocab_size, weights)
+        return models.resolve(str(folder)).identity()
+
+    for name in "abcde":
+        (tmp_path / name).mkdir()
+    first = identity("a")
+    assert identity("b") == first and first["weights"] == "real"
+    assert identity("c", vocab_size=101)["shape"] != first["shape"]
+    assert identity("d", weights=b"b" * 100)["weights_digest"] != first["weights_digest"]
+    assert identity("e", weights=b"")["weights_digest"] is None
+
+
+def test_the_end_of_a_large_file_counts(tmp_path):
+    digests = set()
+    for name, last in (("a", b"1"), ("b", b"2")):
+        digests.add(models.resolve(str(local(tmp_path, name, weights=b"0" * (3 << 20) + last))).identity()["weights_digest"])
+    assert len(digests) == 2
+
+
+def test_a_model_is_a_value():
+    assert Model("a", "b", Path("c")) == Model("a", "b", Path("c")) and hash(Model("a", "b", Path("c")))

@@ -1,0 +1,244 @@
+"""Results appear whole or not at all, are found by key, and survive a full disk, a damaged file and a second run."""
+
+import errno
+import fcntl
+import io
+import os
+from pathlib import Path
+
+import pandas
+import pytest
+
+from serving_study import store
+from serving_study.errors import StoreError
+from serving_study.store import Store
+
+
+def cell(arm="baseline", repeat=0, key="k", **about):
+    return {
+        "key": key,
+        "host": "cpu",
+        "section": 3,
+        "run": "r",
+        "arm": arm,
+        "load": "concurrency=2",
+        "concurrency": 2,
+        "repeat": repeat,
+        "at": "2030-01-01T00:00:00Z",
+        "result": {"completed": 8, "failed": 0, "output_throughput": 80.5, "median_tpot_ms": 10.0, "something_new": 1},
+        "speculation": {},
+        "certificate": {"verdict": "pass", "checks": []},
+        "labels": {"host": "cpu", "weights": "real", "acceptance": None},
+    } | about
+
+
+def start(arm="baseline", key="a", outcome="ok", figures=None):
+    labels = {"host": "cpu", "weights": "real", "acceptance": None}
+    return {"key": key, "host": "cpu", "section": 3, "run": "r", "arm": arm, "outcome": outcome, "reason": None, "figures": figures or {}, "labels": labels, "at": "2030-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def known(results):
+    return Store("cpu", 3)
+
+
+def run_of(known, name="20300101T000000Z", *cells, starts=()):
+    run = store.Run(known.folder / name)
+    store.write(run.folder / "run.json", {"schema": 1})
+    for one in cells:
+        run.write_cell(one, [{"start_s": 0.0}])
+    for one in starts:
+        store.write(run.start_folder(one["arm"]) / "start.json", one)
+    return run
+
+
+def test_places(known, results):
+    assert known.folder == results / "cpu" / "section-3"
+    run = store.Run(known.folder / "r")
+    assert run.cell_file("draft-k3", "concurrency=8", 1) == results / "cpu/section-3/r/cells/draft-k3/concurrency=8/repeat=1.json"
+    assert run.start_folder("draft-k3") == results / "cpu/section-3/r/arms/draft-k3"
+    assert Store("cpu", 3, root=results / "elsewhere").folder == results / "elsewhere/cpu/section-3"
+
+
+def test_a_file_is_written_beside_its_place_and_renamed(tmp_path, monkeypatch):
+    seen = []
+    real = os.replace
+
+    def replace(source, target):
+        seen.append((Path(source).read_text(), os.path.exists(target), os.path.dirname(source) == os.path.dirname(target)))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    store.write(tmp_path / "a" / "b.json", {"x": 1})
+    assert seen == [('{\n "x": 1\n}\n', False, True)]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.json"] and store.read(tmp_path / "a" / "b.json") == {"x": 1}
+    store.write(tmp_path / "c.csv", "a,b\n")
+    assert (tmp_path / "c.csv").read_text() == "a,b\n"
+
+
+@pytest.mark.parametrize(("where", "number", "hint"), [("replace", errno.ENOSPC, "df -h"), ("fsync", errno.ENOSPC, "df -h"), ("fsync", errno.EDQUOT, "quota"), ("replace", errno.EIO, None)])
+def test_a_disk_that_does_not_take_it_leaves_the_old_file(tmp_path, monkeypatch, where, number, hint):
+    store.write(tmp_path / "x.json", {"old": 1})
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, where, fail)
+        with pytest.raises(StoreError, match=os.strerror(number)) as caught:
+            store.write(tmp_path / "x.json", {"new": 1})
+    assert store.read(tmp_path / "x.json") == {"old": 1} and [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    assert caught.value.next == hint if hint is None else caught.value.next.startswith(hint)
+    assert "intact" in caught.value.what
+
+
+@pytest.mark.parametrize(("number", "hint"), [(errno.EACCES, "ls -ld"), (errno.EROFS, "findmnt -T")])
+def test_a_folder_that_may_not_be_written(tmp_path, monkeypatch, number, hint):
+    real = open
+
+    def refuse(path, mode="r", *rest, **named):
+        if "w" in mode and str(path).endswith(".tmp"):
+            raise OSError(number, os.strerror(number))
+        return real(path, mode, *rest, **named)
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(StoreError, match=os.strerror(number)) as caught:
+        store.write(tmp_path / "x.json", {})
+    assert caught.value.next.startswith(hint) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b'{"key": "a"', b"", b"\xff\xfe\x00"])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(StoreError, match="a stored result cannot be read: .*x.json") as caught:
+        store.read(tmp_path / "x.json")
+    assert f"rm {tmp_path / 'x.json'}" in caught.value.next
+
+
+def test_a_damaged_cell_is_not_taken_for_a_missing_one(known):
+    run = run_of(known, "r", cell())
+    run.cell_file("baseline", "concurrency=2", 0).write_text('{"key": "k", ')
+    with pytest.raises(StoreError, match="repeat=0.json"):
+        known.by_key()
+
+
+def test_the_lock_is_for_one_run_at_a_time(known):
+    with known.lock():
+        assert (known.folder / ".lock").read_text() == str(os.getpid())
+        with pytest.raises(StoreError, match=rf"another run is writing here: .*section-3 \(pid {os.getpid()}\)"), known.lock():
+            pass
+        with Store("cpu", 2).lock():
+            pass
+    with known.lock():
+        pass
+
+
+def test_a_lock_held_by_another_process_says_nothing_of_a_pid_that_it_does_not_know(known):
+    known.folder.mkdir(parents=True)
+    with open(known.folder / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match=r"\(pid unknown\)"), known.lock():
+            pass
+
+
+def test_a_lock_left_by_a_killed_run_is_no_lock(known):
+    known.folder.mkdir(parents=True)
+    (known.folder / ".lock").write_text("99999999")
+    with known.lock():
+        assert (known.folder / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_results_folder_that_cannot_be_made(known, monkeypatch):
+    def refuse(self, **_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    with pytest.raises(StoreError, match="results cannot be written: .*Read-only file system"), known.lock():
+        pass
+
+
+def test_runs_have_names_of_their_own(known, monkeypatch):
+    import datetime as real
+
+    class Frozen(real.datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return cls(2030, 1, 2, 3, 4, 5, tzinfo=zone)
+
+    monkeypatch.setattr(store.datetime, "datetime", Frozen)
+    names = []
+    for _ in range(3):
+        run = known.new_run()
+        names.append(run.name)
+        store.write(run.folder / "run.json", {})
+    assert names == ["20300102T030405Z", "20300102T030405Z-2", "20300102T030405Z-3"]
+    assert [run.name for run in known.runs()] == names
+
+
+def test_cells_are_found_by_key_the_newest_first(known):
+    run_of(known, "20300101T000000Z", cell(key="a"), cell(repeat=1, key="b"))
+    run_of(known, "20300102T000000Z", cell(key="a"))
+    (known.folder / "20300103T000000Z" / "cells").mkdir(parents=True)  # a run that was killed before it began
+    found = known.by_key()
+    assert set(found) == {"a", "b"} and found["a"].parts[-5] == "20300102T000000Z" and found["b"].parts[-5] == "20300101T000000Z"
+    assert len(known.cell_files()) == 3 and len(known.cells()) == 3
+
+
+def test_a_cell_whose_records_alone_were_written_does_not_exist(known):
+    run = run_of(known, "r")
+    store.write(run.cell_file("baseline", "concurrency=2", 0).with_suffix(".requests.json"), "[]")
+    assert known.cell_files() == [] and known.by_key() == {}
+
+
+def test_records_come_first_and_lie_beside(known, monkeypatch):
+    order = []
+    real = store.write
+    monkeypatch.setattr(store, "write", lambda path, content: order.append(path.name) or real(path, content))
+    run = run_of(known, "r", cell())
+    assert order[1:] == ["repeat=0.requests.json", "repeat=0.json"]
+    assert store.requests_of(run.cell_file("baseline", "concurrency=2", 0)) == [{"start_s": 0.0}]
+    assert store.read(run.cell_file("baseline", "concurrency=2", 0))["schema"] == store.SCHEMA
+
+
+def test_starts_by_key_the_newest_wins(known):
+    run_of(known, "20300101T000000Z", starts=[start(outcome="failed"), start("b", key="b")])
+    run_of(known, "20300102T000000Z", starts=[start(outcome="ok")])
+    assert {key: row["outcome"] for key, row in known.starts_by_key().items()} == {"a": "ok", "b": "ok"}
+
+
+def test_tables_are_derived_at_any_time(known):
+    speculation = {"acceptance_rate": 0.5, "acceptance_length": 2.5, "drafts": 10, "drafted_tokens": 30, "accepted_tokens": 15}
+    run = run_of(
+        known,
+        "r",
+        cell(),
+        cell("draft-k3", key="d", speculation=speculation, certificate={"verdict": "fail", "checks": []}),
+        cell("uncertified", key="u", certificate=None),
+        starts=[start(figures={"weights_gib": 0.25, "kv_cache_tokens": 12288, "healthy_s": 3.0}), start("big", key="b", outcome="failed")],
+    )
+    known.rebuild(run)
+    header, rows = (run.folder / "cells.csv").read_text().splitlines()[0], pandas.read_csv(run.folder / "cells.csv")
+    assert header.startswith("host,section,run,arm,load,concurrency,repeat,certificate,completed,failed,duration,request_throughput,output_throughput,total_token_throughput")
+    assert header.split(",") == list(store.CELL_COLUMNS)
+    by_arm = rows.set_index("arm")
+    assert by_arm["certificate"].to_dict() == {"baseline": "pass", "draft-k3": "fail", "uncertified": "unknown"}
+    assert by_arm.loc["draft-k3", "acceptance_rate"] == 0.5 and by_arm.loc["baseline", "output_throughput"] == 80.5
+    assert pandas.isna(by_arm.loc["baseline", "acceptance_rate"]) and pandas.isna(by_arm.loc["baseline", "p99_ttft_ms"])
+    starts = (run.folder / "starts.csv").read_text()
+    assert starts.splitlines()[0] == "host,section,run,arm,outcome,reason,weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
+    table = pandas.read_csv(io.StringIO(starts)).set_index("arm")
+    assert table.loc["baseline", "kv_cache_tokens"] == 12288 and pandas.isna(table.loc["big", "weights_gib"]) and table.loc["big", "outcome"] == "failed"
+    before = (run.folder / "cells.csv").read_bytes()
+    (run.folder / "cells.csv").unlink()
+    known.rebuild(run)
+    assert (run.folder / "cells.csv").read_bytes() == before
+
+
+def test_an_empty_store_is_an_empty_table(known):
+    assert list(known.cells().columns) == list(store.CELL_COLUMNS) and len(known.cells()) == 0 and known.runs() == []
+
+
+def test_keys_are_of_what_decides_a_result_whatever_its_order():
+    assert store.key({"a": 1, "b": 2}) == store.key({"b": 2, "a": 1})
+    assert len({store.key({"a": 1}), store.key({"a": 2}), store.key({"a": 1}, {}), store.key({}, {"a": 1})}) == 4
+    assert len(store.key({})) == 24
