@@ -31,7 +31,7 @@ book: setup  ## build the book from the published chapters
 	@$(STUDY) book
 
 test: setup  ## run all tests: unit, integration with the real CPU engine, the book in a real browser
-	@.venv/harness/bin/python -m serving_study.testing
+	@.venv/harness/bin/python tests/prepare.py
 	@.venv/harness/bin/python -m pytest $(ARGS)
 
 bench: setup  ## compare with `vllm bench sweep` over the same arms and cells

@@ -90,7 +90,7 @@ def _execute(section: sections.Section, given: dict[str, Any]) -> Path:
     os.environ |= {"SOURCE_DATE_EPOCH": "0", "SERVING_STUDY_PROGRESS": f"/proc/{os.getpid()}/fd/2", "IPYTHONDIR": str(paths.CACHE / "ipython"), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     print(f"running {section.notebook.relative_to(paths.ROOT)}", flush=True)
     try:
-        papermill.execute_notebook(str(section.notebook), str(scratch), parameters=given, kernel_name="python3", progress_bar=False, log_output=False, cwd=str(paths.ROOT), autosave_cell_every=2)
+        papermill.execute_notebook(str(section.notebook), str(scratch), parameters=given, kernel_name="python3", progress_bar=False, log_output=False, cwd=str(paths.ROOT), autosave_cell_every=2, extra_arguments=["--log-level=40"])
     except PapermillExecutionError as error:
         raise StudyError(f"the notebook stopped at cell {error.exec_count}", value=f"{error.ename}: {error.evalue}", next=f"the same command again resumes; the executed part is {scratch}") from None
     except RuntimeError as error:

@@ -129,3 +129,17 @@ def decompose(frame: pandas.DataFrame, baseline: str, requests_of: Callable[[Pat
     )
     table["closure"] = table["latency"] * table["occupancy"] * table["mix"] / table["ratio"]
     return table.reset_index(drop=True)
+
+
+def rounds(frame: pandas.DataFrame, baseline: str) -> pandas.DataFrame:
+    """What a speculative round takes: `tokens` a round, `round_ms` = median TPOT × tokens, `step_ms` the baseline's TPOT, and
+    `per_draft_ms` = (round - step) / k, the cost of drafting and checking one more token."""
+    tpot = summary(frame, "median_tpot_ms").set_index(["arm", "concurrency"])["mean"]
+    tokens = summary(frame, "acceptance_length").set_index(["arm", "concurrency"])["mean"]
+    rows = []
+    for (arm, concurrency), length in tokens.items():
+        step, k = tpot.get((baseline, concurrency), math.nan), int(arm.split("-k")[1].split("-")[0])
+        took = tpot[arm, concurrency] * length
+        rows.append({"arm": arm, "concurrency": int(concurrency), "tokens": length, "round_ms": took, "step_ms": step, "per_draft_ms": (took - step) / k})
+    table = pandas.DataFrame(rows, columns=["arm", "concurrency", "tokens", "round_ms", "step_ms", "per_draft_ms"])
+    return table.sort_values(["arm", "concurrency"], ignore_index=True)

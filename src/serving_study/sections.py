@@ -78,7 +78,7 @@ CPU = {
     "draft_model": "smollm2-135m-instruct-first-4-layers",
     "concurrencies": [1, 4, 8],
     "prompts": [3, 8, 16],
-    "output_tokens": 24,
+    "output_tokens": 16,
     "repeats": 1,
     "temperature": 0.0,
     "max_model_len": 2048,

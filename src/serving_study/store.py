@@ -96,7 +96,7 @@ class Run:
 class Store:
     """The results of one host and section."""
 
-    def __init__(self, host: str, section: int, root: Path | None = None):
+    def __init__(self, host: str, section: int | str, root: Path | None = None):
         self.host, self.section = host, section
         self.folder = (root or paths.RESULTS) / host / f"section-{section}"
 

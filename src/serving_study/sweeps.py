@@ -231,12 +231,19 @@ def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]],
             for arm in plan.arms:
                 if pending.get(arm.name):
                     _measure_arm(plan, run, arm, pending[arm.name], generator, estimate, bar, timing)
+                    timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+                    _record(run, record, timing)
                     known.rebuild(run)
     finally:
         bar.close()
-        timing["harness"] = time.monotonic() - began - sum(timing.values())
-        store.write(run.folder / "run.json", record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": store.now()})
+        timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+        _record(run, record, timing)
         known.rebuild(run)
+
+
+def _record(run: Run, record: dict, timing: dict[str, float]) -> None:
+    """run.json with the time so far, after each arm."""
+    store.write(run.folder / "run.json", record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": store.now()})
 
 
 def _log(run: Run) -> Path:

@@ -4,7 +4,6 @@ A cell whose certificate failed shows its figure struck through and takes no par
 """
 
 import math
-from pathlib import Path
 
 import pandas
 from pandas.io.formats.style import Styler
@@ -12,6 +11,7 @@ from pandas.io.formats.style import Styler
 from . import certificates, comparisons, paths, reference, store
 
 DASH = "–"
+WORDS = ("evidence", "reason", "found")
 METRIC_NAMES = {
     "total_token_throughput": "total throughput (tok/s)",
     "output_throughput": "output throughput (tok/s)",
@@ -24,7 +24,9 @@ METRIC_NAMES = {
 def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, index: bool = False) -> Styler:
     """The book's look: a caption, a fixed id, dashes for what is missing."""
     frame = frame.rename_axis(None).rename_axis(None, axis=1)
-    styler = frame.style.format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
+    frame = frame.reset_index(drop=True) if not index else frame
+    classes = pandas.DataFrame({name: ["text wrap" if name in WORDS else "text" if frame[name].dtype == object else ""] * len(frame) for name in frame.columns}, index=frame.index)
+    styler = frame.style.set_td_classes(classes).format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
     return styler if index else styler.hide(axis="index")
 
 
@@ -46,6 +48,33 @@ def starts(frame: pandas.DataFrame) -> Styler:
     shown = shown.rename(columns={"weights_gib": "weights (GiB)", "kv_cache_tokens": "KV cache (tokens)", "max_concurrency": "maximum concurrency", "startup_s": "start (s)"})
     formats = {"weights (GiB)": "{:.2f}", "KV cache (tokens)": "{:,.0f}", "maximum concurrency": "{:.2f}×", "start (s)": "{:.0f}"}
     return style(shown, f"Memory at start ({labels(frame)})", formats)
+
+
+def provenance(plan) -> Styler:
+    """What was measured where: machine, engine, models, dataset."""
+    models = {model.name: model for arm in plan.arms for model in (arm.model, arm.draft) if model}
+    rows = [
+        ("host", f"{plan.host.profile}: {', '.join(gpu.name for gpu in plan.host.gpus) or plan.host.cpu_model}, {plan.host.cpus} cores, {plan.host.memory_gib:.0f} GiB"),
+        ("engine", f"vLLM {plan.environment.vllm}, torch {plan.environment.versions.get('torch')}"),
+        *(("model", f"{model.name}, {model.weights} weights") for model in models.values()),
+        ("prompts", f"{plan.loads[0].dataset.name}, sha256 {plan.loads[0].dataset.sha256[:12]}"),
+        *(("note", note) for note in plan.notes),
+    ]
+    return style(pandas.DataFrame(rows, columns=["what", "found"]), f"What is measured here ({plan.host.profile})")
+
+
+def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
+    """One sentence from the comparison of output throughput: what helps, what hurts, what cannot be told apart."""
+    table = comparisons.compare(frame, "output_throughput", baseline)
+    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    if table.empty:
+        return "There is nothing to compare yet."
+    best, worst = table.loc[table["ratio"].idxmax()], table.loc[table["ratio"].idxmin()]
+    same = int((table["differs"] == False).sum())  # noqa: E712 - None is neither
+    words = [f"{row['arm']} at concurrency {row['concurrency']} has {row['ratio']:.2f} times the baseline's output throughput" for row in (best, worst)]
+    bounded = table["differs"].notna().any()
+    noise = f"{same} of {len(table)} comparisons lie inside the noise floor" if bounded else "no A/A pair was run, so that nothing bounds the noise"
+    return f"On this host ({labels(frame)}), the best case is {words[0]}, the worst {words[1]}; {noise}."
 
 
 def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
@@ -161,19 +190,18 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
 
     With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
     """
-    frames = [_with_labels(own)]
-    for host in other_hosts(section, set(own["host"])):
-        frames.append(_with_labels(newest(store.Store(host, section))))
+    frames = [own, *(newest(store.Store(host, section, paths.RESULTS_PUBLISHED)) for host in other_hosts(section, set(own["host"])))]
     table = pandas.concat([_pivot(frame, metric, arms, baseline) for frame in frames] + [_reference_pivot(section, metric, arms, baseline)])
     name = METRIC_NAMES.get(metric, metric)
     unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
     number = "{:.2f}×" if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
-    return style(table, f"{unit}, by host", {arm: number for arm in arms})
+    named = "; ".join(words for words in map(labels, frames) if "," in words)
+    return style(table, f"{unit}, by host" + (f" ({named})" if named else ""), {arm: number for arm in arms})
 
 
 def other_hosts(section: int, own: set[str]) -> list[str]:
     """Hosts with stored results of `section`, beside `own`."""
-    return sorted(folder.parent.name for folder in Path(paths.RESULTS).glob(f"*/section-{section}") if folder.parent.name not in own and any(folder.glob("*/run.json")))
+    return sorted(folder.parent.name for folder in paths.RESULTS_PUBLISHED.glob(f"*/section-{section}") if folder.parent.name not in own and any(folder.glob("*/run.json")))
 
 
 def newest(of: store.Store) -> pandas.DataFrame:
@@ -185,19 +213,15 @@ def newest(of: store.Store) -> pandas.DataFrame:
     return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
 
 
-def _with_labels(frame: pandas.DataFrame) -> pandas.DataFrame:
-    return frame.assign(shown=labels(frame))
-
-
 def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
     means = comparisons.summary(frame, metric).pivot(index="concurrency", columns="arm", values="mean")
-    return _rows(frame["shown"].iloc[0], means, arms, baseline)
+    return _rows(frame["host"].iloc[0], means, arms, baseline)
 
 
 def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
     frame = reference.load(section)
     frame = frame[(frame["metric"] == metric) & frame["concurrency"].notna()]
-    parts = [_rows(f"reference: {host}", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline) for host, rows in frame.groupby("host", sort=False)]
+    parts = [_rows(f"{host}, reference", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline) for host, rows in frame.groupby("host", sort=False)]
     return pandas.concat(parts) if parts else pandas.DataFrame(columns=["host", "concurrency", *arms])
 
 
@@ -211,3 +235,30 @@ def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | N
 
 def _identifier(caption: str) -> str:
     return "t" + "".join(character if character.isalnum() else "-" for character in caption.lower())[:40]
+
+
+def rounds(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
+    """What a round costs: TPOT × tokens a round, and what of it is due to each draft token beyond one plain step of the baseline."""
+    table = comparisons.rounds(frame, baseline)
+    shown = table.rename(columns={"tokens": "tokens a round", "round_ms": "round (ms)", "step_ms": "plain step (ms)", "per_draft_ms": "each proposal (ms)"})
+    return style(shown, f"What a speculative round costs ({labels(frame)})", {"tokens a round": "{:.2f}"} | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")})
+
+
+def launches(profiles: dict[str, dict]) -> Styler:
+    """What the profiler saw of each arm: kernels launched one by one, graphs replayed, and the share of time that the GPU worked."""
+    rows = []
+    for name, about in profiles.items():
+        calls, scopes = about["runtime_calls"], about["scopes_ms"]
+        steps = scopes["gpu_model_runner: forward"]["count"]
+        rows.append(
+            {
+                "arm": name,
+                "steps": steps,
+                "launches a step": sum(count for call, count in calls.items() if "LaunchKernel" in call) / steps,
+                "graphs a step": calls.get("cudaGraphLaunch", 0) / steps,
+                "drafting (ms)": scopes.get("gpu_model_runner: draft", {}).get("mean", math.nan),
+                "GPU busy": about["gpu_busy_ms"] / about["span_ms"],
+            }
+        )
+    formats = {"launches a step": "{:,.0f}", "graphs a step": "{:,.0f}", "drafting (ms)": "{:.1f}", "GPU busy": "{:.0%}"}
+    return style(pandas.DataFrame(rows), "One request under the profiler (h200x1, random weights, prescribed acceptance)", formats)
