@@ -77,7 +77,7 @@ CPU = {
     "model": "smollm2-135m-instruct",
     "draft_model": "smollm2-135m-instruct-first-4-layers",
     "concurrencies": [1, 4, 8],
-    "prompts": [3, 8, 16],
+    "prompts": [2, 6, 12],
     "output_tokens": 16,
     "repeats": 1,
     "temperature": 0.0,

@@ -12,6 +12,7 @@ from . import certificates, comparisons, paths, reference, store
 
 DASH = "–"
 WORDS = ("evidence", "reason", "found")
+TEXT = ("arm", "host", "what", "check", "outcome", "phase", "metric", "certificate", *WORDS)
 METRIC_NAMES = {
     "total_token_throughput": "total throughput (tok/s)",
     "output_throughput": "output throughput (tok/s)",
@@ -24,9 +25,9 @@ METRIC_NAMES = {
 def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, index: bool = False) -> Styler:
     """The book's look: a caption, a fixed id, dashes for what is missing."""
     frame = frame.rename_axis(None).rename_axis(None, axis=1)
-    frame = frame.reset_index(drop=True) if not index else frame
-    classes = pandas.DataFrame({name: ["text wrap" if name in WORDS else "text" if frame[name].dtype == object else ""] * len(frame) for name in frame.columns}, index=frame.index)
-    styler = frame.style.set_td_classes(classes).format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
+    frame = frame if index else frame.reset_index(drop=True)
+    looks = {name: "text-align: left; white-space: normal; min-width: 14rem" if name in WORDS else "text-align: left" for name in frame.columns if name in TEXT}
+    styler = frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()}).format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
     return styler if index else styler.hide(axis="index")
 
 

@@ -1,0 +1,83 @@
+"""The command line: what it prints, what it refuses, and that the README tells the truth about it."""
+
+import re
+import subprocess
+
+import pytest
+from typer.testing import CliRunner
+
+from serving_study import cli, paths, sections, store
+from serving_study.errors import ParameterError, StoreError
+
+RUN = CliRunner()
+
+
+def call(*words):
+    return RUN.invoke(cli.app, words, catch_exceptions=True)
+
+
+def test_the_sections_are_those_with_a_notebook():
+    shown = call("sections").output
+    assert [line.split()[0] for line in shown.splitlines()] == [str(number) for number in sections.SECTIONS]
+    assert all(section.notebook.is_file() for section in sections.SECTIONS.values())
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("run", "13"), "no notebook for section"),
+    (("run", "three"), "no such section"),
+    (("run", "3", "-p", "repeats"), "wants a name and a value"),
+    (("run", "3", "-y", "[1, 2]"), "not a mapping"),
+    (("run", "3", "-y", "{a: [}"), "not YAML"),
+    (("run", "3", "-p", "cheese=1"), "unknown parameter"),
+    (("run", "3", "--dry-run", "-p", "ks=3"), "wrong type"),
+    (("run", "3", "--dry-run", "-p", "host=h100x8"), "not the host profile"),
+    (("run", "3", "--dry-run", "-y", "{arms: [baseline, turbo]}"), "unknown arm"),
+    (("run", "3", "--dry-run", "-y", "{prompts: [1]}"), "cannot be used"),
+    (("run", "3", "--dry-run", "-p", "model=/no/such/model"), "no model here"),
+    (("run", "3", "--dry-run", "-p", "dataset=/no/such/file"), "no such dataset"),
+    (("certify", "moon", "3"), "no results"),
+])  # fmt: skip
+def test_bad_input_is_one_clear_error(words, said, results):
+    error = call(*words).exception
+    assert said in str(error) and "\n  allowed: " in str(error)
+    assert not any(results.iterdir())
+
+
+def test_a_dry_run_says_what_would_be_measured(results, monkeypatch):
+    monkeypatch.setattr(sections.hosts, "detect", lambda profile="auto": sections.hosts.Host("cpu", "x", 2, 8.0, 7.0))
+    shown = call("run", "3", "--dry-run", "-y", "{arms: [baseline, draft-k3], concurrencies: [1, 2], prompts: [2, 4], repeats: 2}")
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    assert lines[1] == "loads: concurrency 1 (2 prompts), 2 (4 prompts); 2 repeats"
+    assert re.fullmatch(r"  baseline  4 cells, 0 measured already, 4 to measure, about \d+\.\d min", lines[2])
+    assert re.fullmatch(r"estimated: \d+\.\d minutes", lines[-1])
+    assert not any(results.iterdir())
+
+
+def test_certify_judges_again(results):
+    known = store.Store("cpu", 3)
+    with pytest.raises(ParameterError):
+        raise call("certify", "cpu", "3").exception
+    assert not known.runs()
+    with pytest.raises(StoreError):
+        store.read(paths.ROOT / "README.md")
+
+
+def test_the_verbs_of_the_readme_exist():
+    verbs = set(re.findall(r"^([a-z]+):.*##", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z]+)", (paths.ROOT / "README.md").read_text()))
+    assert named <= verbs, named - verbs
+
+
+def test_every_flag_of_the_readme_and_the_book_exists():
+    shown = call("run", "--help").output
+    for page in (paths.ROOT / "README.md", paths.BOOK / "intro.md"):
+        for flag in set(re.findall(r"(?:ARGS=|run \d )['\"]?(--?[a-z-]+)", page.read_text())):
+            assert flag in shown, flag
+
+
+def test_make_alone_prints_help_and_a_missing_section_lists_them():
+    helped = subprocess.run(["make", "-C", paths.ROOT], capture_output=True, text=True)
+    assert "make run" in helped.stdout and helped.returncode == 0
+    refused = subprocess.run(["make", "-C", paths.ROOT, "plan"], capture_output=True, text=True)
+    assert refused.returncode != 0 and "3  Speculative decoding" in refused.stdout
