@@ -40,7 +40,7 @@ def test_the_sections_are_those_with_a_notebook():
 def test_bad_input_is_one_clear_error(words, said, results):
     error = call(*words).exception
     assert said in str(error) and "\n  allowed: " in str(error)
-    assert not any(results.iterdir())
+    assert not results.exists()
 
 
 def test_a_dry_run_says_what_would_be_measured(results, monkeypatch):
@@ -51,7 +51,7 @@ def test_a_dry_run_says_what_would_be_measured(results, monkeypatch):
     assert lines[1] == "loads: concurrency 1 (2 prompts), 2 (4 prompts); 2 repeats"
     assert re.fullmatch(r"  baseline  4 cells, 0 measured already, 4 to measure, about \d+\.\d min", lines[2])
     assert re.fullmatch(r"estimated: \d+\.\d minutes", lines[-1])
-    assert not any(results.iterdir())
+    assert not results.exists()
 
 
 def test_certify_judges_again(results):

@@ -25,6 +25,8 @@ def cell(arm="baseline", repeat=0, key="k", **about):
         "concurrency": 2,
         "repeat": repeat,
         "at": "2030-01-01T00:00:00Z",
+        "asked": {"temperature": 0.0},
+        "server": {"alive": True},
         "result": {"completed": 8, "failed": 0, "output_throughput": 80.5, "median_tpot_ms": 10.0, "something_new": 1},
         "speculation": {},
         "certificate": {"verdict": "pass", "checks": []},
@@ -242,3 +244,12 @@ def test_keys_are_of_what_decides_a_result_whatever_its_order():
     assert store.key({"a": 1, "b": 2}) == store.key({"b": 2, "a": 1})
     assert len({store.key({"a": 1}), store.key({"a": 2}), store.key({"a": 1}, {}), store.key({}, {"a": 1})}) == 4
     assert len(store.key({})) == 24
+
+
+def test_a_cell_whose_server_was_dead_afterwards_is_measured_again(results):
+    known = store.Store("cpu", 3)
+    run = known.new_run()
+    store.write(run.folder / "run.json", {})
+    run.write_cell(cell(key="good"), [])
+    run.write_cell(cell(arm="other", key="dead", server={"alive": False}), [])
+    assert set(known.by_key()) == {"good"} and len(known.cell_files()) == 2
