@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,21 @@ START_COLUMNS = ("host", "section", "run", "arm", "outcome", "reason", "weights_
 def key(*identities: dict) -> str:
     """The digest of what decides a result."""
     return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def machine() -> str | None:
+    """What tells this machine's results from another's of the same profile: a random name kept beside them, and never published.
+
+    None until `name_machine`. Without it a fresh clone would take the published figures for its own.
+    """
+    file = paths.RESULTS / ".machine"
+    return file.read_text().strip() if file.is_file() else None
+
+
+def name_machine() -> None:
+    """Give this results folder its name, once."""
+    if machine() is None:
+        write(paths.RESULTS / ".machine", uuid.uuid4().hex)
 
 
 def now() -> str:

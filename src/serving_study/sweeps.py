@@ -60,7 +60,7 @@ class Plan:
 
     def provenance(self) -> dict:
         """What decides a result beside arm, load and repeat."""
-        return {"host": self.host.identity(), "environment": self.environment.identity()}
+        return {"host": self.host.identity(), "environment": self.environment.identity(), "machine": store.machine()}
 
     def cells(self, arm: Arm) -> list[Cell]:
         """The arm's cells in the order in which they are measured."""
@@ -192,6 +192,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
     """
     known = Store(plan.host.profile, plan.section)
     with known.lock():
+        store.name_machine()
         pending = plan.pending(known, fresh)
         result = Results(plan, known)
         unsupported = [arm for arm in plan.arms if arm.unsupported and plan.arm_key(arm) not in known.starts_by_key()]

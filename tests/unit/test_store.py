@@ -253,3 +253,14 @@ def test_a_cell_whose_server_was_dead_afterwards_is_measured_again(results):
     run.write_cell(cell(key="good"), [])
     run.write_cell(cell(arm="other", key="dead", server={"alive": False}), [])
     assert set(known.by_key()) == {"good"} and len(known.cell_files()) == 2
+
+
+def test_another_machines_results_are_not_taken_for_ours(results):
+    assert store.machine() is None
+    store.name_machine()
+    named = store.machine()
+    store.name_machine()
+    assert store.machine() == named and len(named) == 32
+    (results / ".machine").unlink()
+    store.name_machine()
+    assert store.machine() != named
