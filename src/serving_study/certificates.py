@@ -15,6 +15,8 @@ from .engines import vllm
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
+# STEADY_SHARE (was 0.40), TTFT_GAP_SHARE (0.25) and TTFT_GAP_MS (25) were loosened after the first H200 cells had failed on them:
+# eight cells, all at concurrency 64, went from fail to pass (data/results/README.md). Two rounds of prompts give no longer a window.
 INPUT_TOLERANCE = 0.01
 ATTAINMENT = 0.99
 COLD_HIT_SHARE = 0.0

@@ -40,7 +40,8 @@ def run(
 ) -> None:
     """Run a section's notebook on this machine, publish it, and build the book."""
     chosen = sections.get(_number(section))
-    values = sections.parameters(chosen, _given(parameter, yaml) | ({"fresh": True} if fresh else {}))
+    given = _given(parameter, yaml) | ({"fresh": True} if fresh else {})
+    values = sections.parameters(chosen, given)
     if dry_run:
         if not chosen.measures:
             print(f"section {chosen.number} starts no server: its notebook takes about a minute")
@@ -51,7 +52,7 @@ def run(
     if chosen.measures:
         plan = sections.plan(chosen.number, **values)
         sweeps.table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))
-    executed = _execute(chosen, _given(parameter, yaml) | ({"fresh": True} if fresh else {}))
+    executed = _execute(chosen, given)
     chapter = books.publish(executed, chosen.name)
     print(f"published {chapter.relative_to(paths.ROOT)}")
     if not no_book:
