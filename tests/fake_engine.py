@@ -38,7 +38,7 @@ class State:
 
     def __init__(self, options):
         self.options, self.lock, self.streams = options, threading.Lock(), 0
-        self.fault = options.fault if options.lives is None or _earlier_lives() < options.lives else None
+        self.fault = options.fault if options.lives is None or _earlier_lives(options.fault) < options.lives else None
         self.prompt = self.generated = self.finished = self.queries = self.hits = self.ttft_s = 0
         self.drafts = self.drafted = 0
         self.per_position = [0] * options.k
@@ -96,9 +96,10 @@ def note(event: str, **about) -> None:
             file.write(json.dumps({"event": event, "pid": os.getpid(), **about}) + "\n")
 
 
-def _earlier_lives() -> int:
+def _earlier_lives(fault: str) -> int:
     journal = Path(os.environ.get("JOURNAL", ""))
-    return sum(json.loads(line)["event"] == "server" for line in journal.read_text().splitlines()) if journal.is_file() else 0
+    events = [json.loads(line) for line in journal.read_text().splitlines()] if journal.is_file() else []
+    return sum(event["event"] == "server" and event["fault"] == fault for event in events)
 
 
 def _tokens_of(prompt: str) -> int:
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--token-s", type=float, default=0.0)
     parser.add_argument("--variant", help="means nothing: tells arms apart")
     state = State(options := parser.parse_args())
-    note("server", port=options.port)
+    note("server", port=options.port, fault=options.fault)
     if state.fault == "oom":
         print(Path(__file__).with_name("fixtures").joinpath("logs", "gpu-oom.log").read_text(), flush=True)
         sys.exit(1)

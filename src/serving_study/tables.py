@@ -38,6 +38,8 @@ def labels(frame: pandas.DataFrame) -> str:
         words.append("random weights")
     if "acceptance" in frame and (frame["acceptance"] == "prescribed").any():
         words.append("prescribed acceptance")
+    if "engine" in frame and (frame["engine"] == "modified").any():
+        words.append("modified engine")
     return ", ".join(words)
 
 

@@ -49,6 +49,7 @@ def main() -> int:
 def _end(group: int, grace_s: float, server: subprocess.Popen) -> None:
     """TERM, wait, KILL, for the group and for everything adopted; returns when nothing of it is left."""
     _kill(group, signal.SIGTERM)
+    _kill(group, signal.SIGCONT)  # a server that was frozen could not act on TERM
     deadline = time.monotonic() + grace_s
     while _alive(group, server) and time.monotonic() < deadline:
         time.sleep(0.05)

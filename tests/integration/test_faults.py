@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import fake_engine
 import fake_study
+import psutil
 import pytest
 
 from serving_study import loads, servers, store, sweeps
@@ -52,9 +53,9 @@ def test_good_arms_pass_with_every_check_made(study):
     assert frame[frame["arm"] == "baseline"]["drafts"].isna().all()
     start = results.starts().set_index("arm").loc["baseline"]
     assert (start["outcome"], start["kv_cache_tokens"], start["max_concurrency"], start["weights_gib"]) == ("ok", 12288, 6.0, 0.25)
-    # Two servers, one load generator; warm-ups at the lowest and the highest concurrency, then the four cells.
+    # Two servers, one load generator; a warm-up at the highest concurrency, then the four cells.
     assert len(study.events("server")) == 2 and len(study.events("worker")) == 1
-    assert [event["prompts"] for event in study.events("load")] == [2, 4, 8, 8, 8, 8] * 2
+    assert [event["prompts"] for event in study.events("load")] == [4, 8, 8, 8, 8] * 2
     sent = study.events("stream")[-1]
     assert sent["temperature"] == 0.0 and sent["ignore_eos"] is True and sent["max_tokens"] == 12
     run = store.read(results.run.folder / "run.json")
@@ -252,6 +253,34 @@ def harness(study, arms, **plan):
     file.write_text(json.dumps({"models": str(study.folder / "models"), "arms": arms, "plan": plan}))
     variables = {**os.environ, "SERVING_STUDY_RESULTS": str(study.folder / "results"), "SERVING_STUDY_CACHE": str(study.folder / "cache")}
     return subprocess.Popen([sys.executable, fake_study.__file__, file], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_the_next_server_starts_beside_and_is_frozen_while_cells_are_measured(study, monkeypatch):
+    real, seen = sweeps._measure_cell, []
+
+    def measure(plan, run, cell, server, generator, timing):
+        others = study.alive() - {server.pid} - {event["pid"] for event in study.events("worker")}
+        seen.append((cell.arm.name, [psutil.Process(pid).status() for pid in others]))
+        return real(plan, run, cell, server, generator, timing)
+
+    monkeypatch.setattr(sweeps, "_measure_cell", measure)
+    arms = [study.arm("first"), study.arm("second"), study.arm("third")]
+    results = sweeps.run(study.plan(arms))
+    assert seen == [("first", [psutil.STATUS_STOPPED]), ("second", []), ("third", [])]
+    assert set(results.frame()["certificate"]) == {"pass"} and len(study.events("server")) == 3
+    study.assert_nothing_left()
+    # A port of one's own, or no room for two: one after the other.
+    assert study.plan(arms).starts_in_pairs()
+    assert not replace(study.plan(arms), port=8123).starts_in_pairs()
+    assert not replace(study.plan(arms), host=replace(fake_study.HOST, free_memory_gib=2.0)).starts_in_pairs()
+
+
+def test_a_server_started_ahead_that_dies_is_recorded_in_its_own_turn(study):
+    results = sweeps.run(study.plan([study.arm("good"), study.arm("faulty", fault="dies-at-start"), study.arm("last")]))
+    records = starts(results)
+    assert [records[name]["outcome"] for name in ("good", "faulty", "last")] == ["ok", "failed", "ok"]
+    assert records["faulty"]["exit_code"] and records["faulty"]["reason"] and records["faulty"]["failure_s"] < 30
+    study.assert_nothing_left()
 
 
 def wait_for(what, seconds=60):

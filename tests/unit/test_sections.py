@@ -182,7 +182,7 @@ def cpu(monkeypatch):
 def test_a_dry_plan_on_a_cpu_makes_nothing(cpu, cache):
     plan = sections.plan(3, dry=True, concurrencies=[1, 2], prompts=[2, 4], ks=[3])
     assert [arm.name for arm in plan.arms] == ["baseline", "ngram-k3", "draft-k3", "baseline-again"]
-    assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [(1, 2, 16, 0.0), (2, 4, 16, 0.0)]
+    assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [(1, 2, 12, 0.0), (2, 4, 12, 0.0)]
     assert plan.arms[0].options == {"max_model_len": 2048, "max_num_seqs": 16, "seed": 42, "enable_prefix_caching": False, "dtype": "float32", "enforce_eager": True}
     assert plan.arms[0].environment == {"VLLM_CPU_KVCACHE_SPACE": 1}
     assert plan.parameters["host"] == "cpu" and "fresh" not in plan.parameters and "port" not in plan.parameters
@@ -206,7 +206,7 @@ def test_the_key_of_a_cell_is_of_what_decides_it(cpu, cache):
 
     first = keys()
     assert len(first) == 3 and keys(port=8001, fresh=True) == first  # neither the port nor how often decides a result
-    for change in ({"seed": 1}, {"output_tokens": 12}, {"temperature": 0.7}, {"prompts": [5]}, {"max_model_len": 1024}, {"kv_cache_gib": 2}):
+    for change in ({"seed": 1}, {"output_tokens": 16}, {"temperature": 0.7}, {"prompts": [5]}, {"max_model_len": 1024}, {"kv_cache_gib": 2}):
         assert not keys(**change) & first, change
     assert keys(repeats=2) > first  # more repeats keep those there are
     assert keys(ks=[1, 3]) > first and keys(arms=["baseline"]) < first
