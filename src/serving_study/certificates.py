@@ -96,7 +96,7 @@ def within(requests: list[dict], window: tuple[float, float]) -> dict:
         lived += max(0.0, min(high, end) - max(low, start))
         at, each = start + request["ttft_s"], (request["output_tokens"] - 1) / max(1, len(request["itls_s"]))
         if low < at <= high:
-            made, read = made + 1, read + request["input_tokens"]
+            made, read = made + request["output_tokens"] - each * len(request["itls_s"]), read + request["input_tokens"]
         for gap in request["itls_s"]:
             at += gap
             made += each * (low < at <= high)

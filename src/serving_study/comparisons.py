@@ -1,7 +1,7 @@
 """How arms are compared: only certified cells, every ratio against a noise floor, each speed-up split into what made it.
 
-The floor is the A/A difference: the baseline measured again under another name, after everything else. A ratio inside the floor,
-or whose interval holds 1, is no difference. What can mislead: with one repeat there is no interval, and the floor is a single
+The floor is the A/A difference: the baseline measured again under another name, after everything else. A ratio inside the floor
+is no difference; one outside it whose interval holds 1 is undecided. What can mislead: with one repeat there is no interval, and the floor is a single
 draw; then the widest A/A difference over the concurrencies stands for all.
 
     >>> compare(frame, "output_throughput", "baseline")            # doctest: +SKIP
@@ -9,6 +9,7 @@ draw; then the widest A/A difference over the concurrencies stands for all.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def floor(frame: pandas.DataFrame, metric: str, baseline: str) -> dict[int, floa
     """Concurrency to the relative difference below which nothing is claimed; empty without an A/A pair.
 
     The largest of: this concurrency's own A/A difference, the median A/A difference of all, and, from two repeats on, the
-    half-width of the A/A ratio's interval.
+    half-width of the A/A ratio's interval. Where the baseline was not measured again, the largest floor elsewhere holds.
     """
     own = summary(frame, metric)
     pair = own[own["arm"] == baseline].merge(own[own["arm"] == baseline + AGAIN], on="concurrency", suffixes=("", "_again"))
@@ -52,36 +53,45 @@ def floor(frame: pandas.DataFrame, metric: str, baseline: str) -> dict[int, floa
         _, low, high = ratio(values(frame, metric, baseline + AGAIN, row.concurrency), values(frame, metric, baseline, row.concurrency))
         half = 0.0 if math.isnan(low) else (high - low) / 2
         found[int(row.concurrency)] = float(max(difference, typical, half))
-    return found
+    return dict.fromkeys(map(int, sorted(own[own["arm"] == baseline]["concurrency"])), max(found.values())) | found
 
 
-def values(frame: pandas.DataFrame, metric: str, arm: str, concurrency: int) -> np.ndarray:
-    """The certified cells' values, one a repeat."""
+def values(frame: pandas.DataFrame, metric: str, arm: str, concurrency: int) -> pandas.Series:
+    """The certified cells' values by repeat."""
     rows = usable(frame)
-    return rows[(rows["arm"] == arm) & (rows["concurrency"] == concurrency)][metric].dropna().to_numpy(float)
+    rows = rows[(rows["arm"] == arm) & (rows["concurrency"] == concurrency)].dropna(subset=[metric])
+    return rows.set_index("repeat")[metric].astype(float)
 
 
-def ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float, float]:
-    """Ratio of the geometric means with its confidence interval (Welch's t on logarithms); the interval is NaN with fewer than two repeats on a side."""
-    if not len(above) or not len(below) or (above <= 0).any() or (below <= 0).any():
+def ratio(above: pandas.Series, below: pandas.Series) -> tuple[float, float, float]:
+    """Ratio of the geometric means with its confidence interval, both indexed by repeat; the interval is NaN where nothing bounds it.
+
+    A repeat has the same prompts in every arm, so that the logarithms of the ratios within repeats are taken together (paired t), which
+    leaves out what the prompts themselves do. With fewer than two repeats in common it is Welch's t over all.
+    """
+    above, below = pandas.Series(above, dtype=float), pandas.Series(below, dtype=float)
+    if above.empty or below.empty or (above <= 0).any() or (below <= 0).any():
         return (math.nan,) * 3
     a, b = np.log(above), np.log(below)
-    centre = a.mean() - b.mean()
-    if len(a) < 2 or len(b) < 2:
-        return math.exp(centre), math.nan, math.nan
-    variances = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    spread = math.sqrt(sum(variances))
-    if spread == 0:
-        return math.exp(centre), math.exp(centre), math.exp(centre)
-    freedom = spread**4 / (variances[0] ** 2 / (len(a) - 1) + variances[1] ** 2 / (len(b) - 1))
-    half = stats.t.ppf(0.5 + CONFIDENCE / 2, freedom) * spread
+    pairs = (a - b).dropna()
+    if len(pairs) > 1:
+        centre, spread, freedom = pairs.mean(), pairs.std(ddof=1) / math.sqrt(len(pairs)), len(pairs) - 1
+    else:
+        centre = a.mean() - b.mean()
+        if len(a) < 2 or len(b) < 2:
+            return math.exp(centre), math.nan, math.nan
+        variances = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+        spread = math.sqrt(sum(variances))
+        freedom = spread**4 / (variances[0] ** 2 / (len(a) - 1) + variances[1] ** 2 / (len(b) - 1)) if spread else math.inf
+    half = stats.t.ppf(0.5 + CONFIDENCE / 2, freedom) * spread if spread else 0.0
     return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
 
 
 def compare(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataFrame:
     """Every arm against `baseline`: `arm`, `concurrency`, `ratio`, `low`, `high`, `floor`, `differs`.
 
-    `low` and `high` are the interval's ends, widened to the floor; `differs` is True, False, or None where nothing bounds the noise.
+    `low` and `high` are the interval's ends, widened to the floor. `differs` is True when 1 lies outside them, False when the ratio lies
+    inside the floor, and None when neither holds or nothing bounds the noise: more repeats would have to decide.
     """
     if baseline not in set(frame["arm"]):
         raise ParameterError("no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"])))
@@ -94,41 +104,110 @@ def compare(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataF
             noise = floors.get(int(concurrency), math.nan)
             edges = [edge for edge in (low, high, centre * (1 - noise), centre * (1 + noise)) if not math.isnan(edge)]
             low, high = (min(edges), max(edges)) if edges else (math.nan, math.nan)
-            differs = None if math.isnan(low) else not (low <= 1 <= high)
+            differs = None if math.isnan(low) else True if not low <= 1 <= high else False if abs(centre - 1) <= noise else None
             rows.append({"arm": arm, "concurrency": int(concurrency), "ratio": centre, "low": low, "high": high, "floor": noise, "differs": differs})
     return pandas.DataFrame(rows, columns=["arm", "concurrency", "ratio", "low", "high", "floor", "differs"])
 
 
-def decompose(frame: pandas.DataFrame, baseline: str, requests_of: Callable[[Path], list[dict]] = store.requests_of) -> pandas.DataFrame:
+def decompose(frame: pandas.DataFrame, baseline: str, steady: bool = False, requests_of: Callable[[Path], list[dict]] = store.requests_of) -> pandas.DataFrame:
     """Each arm's total-throughput ratio as latency × occupancy × work mix, from the records of its requests.
 
     With N output tokens in T seconds and latencies e_i: occupancy L = Σe_i / T, residence r = Σe_i / N, and
     `total_token_throughput = (L / r) · (1 + input / output tokens)`. Factors above 1 help. `closure` is their product over the
-    measured ratio. Means over repeats; `file` of a cell names where its records lie.
+    measured ratio. With `steady`, all of it is of each cell's steady window alone, and cells without one are left out. Geometric
+    means over the repeats that an arm and the baseline have in common; `file` of a cell names where its records lie.
     """
     rows = []
     for cell in usable(frame).itertuples():
         requests = requests_of(cell.file)
-        total = sum(certificates.latency_s(request) for request in requests)
-        made, read = sum(request["output_tokens"] for request in requests), sum(request["input_tokens"] for request in requests)
-        rows.append({"arm": cell.arm, "concurrency": cell.concurrency, "occupancy": total / cell.duration, "residence": total / made, "mix": 1 + read / made, "throughput": cell.total_token_throughput})
+        ends = max((request["start_s"] + certificates.latency_s(request) for request in requests), default=0.0)
+        window = certificates.steady_window(requests, cell.concurrency) if steady else (-1.0, ends + 1.0)
+        if window is None or window[1] <= window[0]:
+            continue
+        part = certificates.within(requests, window)
+        if not part["made"] or not part["lived_s"]:
+            continue
+        seconds = part["seconds"] if steady else cell.duration
+        throughput = (part["made"] + part["read"]) / seconds if steady else cell.total_token_throughput
+        rows.append({"arm": cell.arm, "concurrency": cell.concurrency, "repeat": cell.repeat, "occupancy": part["lived_s"] / seconds, "residence": part["lived_s"] / part["made"], "mix": 1 + part["read"] / part["made"], "throughput": throughput})
     if not rows:
         return pandas.DataFrame(columns=["arm", "concurrency", "latency", "occupancy", "mix", "ratio", "closure"])
-    means = pandas.DataFrame(rows).groupby(["arm", "concurrency"], sort=False).mean().reset_index()
-    pairs = means.merge(means[means["arm"] == baseline].drop(columns="arm"), on="concurrency", suffixes=("", "_base"))
+    cells = pandas.DataFrame(rows)
+    pairs = cells.merge(cells[cells["arm"] == baseline].drop(columns="arm"), on=["concurrency", "repeat"], suffixes=("", "_base"))
     pairs = pairs[pairs["arm"] != baseline]
-    table = pandas.DataFrame(
+    factors = pandas.DataFrame(
         {
-            "arm": pairs["arm"],
-            "concurrency": pairs["concurrency"],
             "latency": pairs["residence_base"] / pairs["residence"],
             "occupancy": pairs["occupancy"] / pairs["occupancy_base"],
             "mix": pairs["mix"] / pairs["mix_base"],
             "ratio": pairs["throughput"] / pairs["throughput_base"],
         }
     )
+    table = np.exp(np.log(factors).groupby([pairs["arm"], pairs["concurrency"]], sort=False).mean()).reset_index()
     table["closure"] = table["latency"] * table["occupancy"] * table["mix"] / table["ratio"]
     return table.reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where an arm stops paying: between concurrency `pays` (the last at which it certainly gains) and `costs` (the first at which it
+    certainly loses); None on a side where there is no such concurrency."""
+
+    arm: str
+    pays: int | None
+    costs: int | None
+    measured: tuple[int, ...]
+    words: str
+    repeats: int
+
+
+def crossings(frame: pandas.DataFrame, metric: str, baseline: str) -> list[Crossing]:
+    """The crossover of every arm from its measured cells; «certainly» is as `compare` has it, so that the interval is as wide as the noise."""
+    table, found = compare(frame, metric, baseline), []
+    for arm in dict.fromkeys(table["arm"]):
+        if arm.endswith(AGAIN):
+            continue
+        rows = table[table["arm"] == arm].sort_values("concurrency")
+        measured = tuple(map(int, rows["concurrency"]))
+        certain = rows[rows["differs"].map(lambda value: value is not None and bool(value))]
+        gains, losses = ([int(row.concurrency) for row in certain.itertuples() if (row.ratio > 1) == better] for better in (True, False))
+        repeats = int(frame[frame["arm"] == arm].groupby("concurrency")["repeat"].nunique().min())
+        pays, costs, words = _crossing(gains, losses, measured, bool(rows["differs"].notna().any()))
+        found.append(Crossing(arm, pays, costs, measured, words, repeats))
+    return found
+
+
+def _crossing(gains: list[int], losses: list[int], measured: tuple[int, ...], bounded: bool) -> tuple[int | None, int | None, str]:
+    first, last = measured[0], measured[-1]
+    if not bounded:
+        return None, None, "unknown: nothing bounds the noise"
+    if not gains and not losses:
+        return None, None, f"nowhere certain from {first} to {last}"
+    if not losses:
+        return max(gains), None, f"above {max(gains)}" + (f" (not certain from {_next(measured, max(gains))} on)" if max(gains) != last else "")
+    if not gains:
+        return None, min(losses), f"below {min(losses)}" + (f" (not certain at {first})" if min(losses) != first else "")
+    if max(gains) < min(losses):
+        return max(gains), min(losses), f"between {max(gains)} and {min(losses)}"
+    if max(losses) < min(gains):
+        return min(gains), max(losses), f"the other way round: it starts to pay between {max(losses)} and {min(gains)}"
+    return None, None, f"more than one: gains at {', '.join(map(str, gains))}, losses at {', '.join(map(str, losses))}"
+
+
+def _next(measured: tuple[int, ...], after: int) -> int:
+    return next(value for value in measured if value > after)
+
+
+def between(crossing: Crossing, cells: int, highest: int) -> list[int]:
+    """The concurrencies, at most `cells`, whose cells would narrow a crossing: spread evenly on a logarithmic scale inside its
+    interval, or above the last measured one, up to `highest`, when the arm still pays there."""
+    if cells < 1 or crossing.pays is None or "more than" in crossing.words:
+        return []
+    low, high = sorted((crossing.pays, crossing.costs or min(highest, 4 * crossing.pays)))
+    inside = {int(round(value)) for value in np.geomspace(low, high, cells + 2)[1:-1]} if high > low else set()
+    if crossing.costs is None and high > low:
+        inside.add(high)
+    return sorted(value for value in inside - set(crossing.measured) if low < value <= high)[-cells:]
 
 
 def rounds(frame: pandas.DataFrame, baseline: str) -> pandas.DataFrame:

@@ -87,22 +87,24 @@ def acceptance(frame: pandas.DataFrame, reference_frame: pandas.DataFrame | None
 
 
 def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure:
-    """Stacked logarithms of the three factors: bars to the right help, and they add up to the throughput ratio (the dot)."""
-    table = comparisons.decompose(frame, baseline)
-    table = table[~table["arm"].str.endswith(comparisons.AGAIN)].iloc[::-1]
-    figure, axis = plt.subplots(figsize=(6.4, 0.28 * max(len(table), 3) + 1.1), layout="constrained")
-    places = np.arange(len(table))
-    right, left = np.zeros(len(table)), np.zeros(len(table))
-    for name, colour in (("latency", PALETTE[2]), ("occupancy", PALETTE[5]), ("mix", PALETTE[4])):
-        width = np.log2(table[name].to_numpy(float))
-        axis.barh(places, width, left=np.where(width >= 0, right, left), color=colour, label=name if name != "mix" else "work mix", height=0.7)
-        right, left = right + np.clip(width, 0, None), left + np.clip(width, None, 0)
-    axis.plot(np.log2(table["ratio"].to_numpy(float)), places, "o", color="black", markersize=4, label="throughput ratio")
-    axis.axvline(0, color="black", linewidth=0.9)
-    axis.set_yticks(places, [f"{arm}, {concurrency}" for arm, concurrency in zip(table["arm"], table["concurrency"], strict=True)], fontsize=8)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{2**value:.2g}×")
-    axis.set_xlabel(f"factor against {baseline} (logarithmic)")
-    axis.legend(fontsize=7.5, ncols=4, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+    """Stacked logarithms of the three factors, whole run and steady window: bars to the right help, and they add up to the ratio (the dot)."""
+    parts = {name: comparisons.decompose(frame, baseline, steady) for name, steady in (("whole run", False), ("steady window", True))}
+    parts = {name: table[~table["arm"].str.endswith(comparisons.AGAIN)].iloc[::-1] for name, table in parts.items()}
+    figure, axes = plt.subplots(1, 2, sharex=True, figsize=(8.0, 0.28 * max(3, *map(len, parts.values())) + 1.3), layout="constrained")
+    for axis, (title, table) in zip(axes, parts.items(), strict=True):
+        places = np.arange(len(table))
+        right, left = np.zeros(len(table)), np.zeros(len(table))
+        for name, colour in (("latency", PALETTE[2]), ("occupancy", PALETTE[5]), ("mix", PALETTE[4])):
+            width = np.log2(table[name].to_numpy(float))
+            axis.barh(places, width, left=np.where(width >= 0, right, left), color=colour, label=name if name != "mix" else "work mix", height=0.7)
+            right, left = right + np.clip(width, 0, None), left + np.clip(width, None, 0)
+        axis.plot(np.log2(table["ratio"].to_numpy(float)), places, "o", color="black", markersize=4, label="throughput ratio")
+        axis.axvline(0, color="black", linewidth=0.9)
+        axis.set_yticks(places, [f"{arm}, {concurrency}" for arm, concurrency in zip(table["arm"], table["concurrency"], strict=True)], fontsize=7.5)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{2**value:.2g}×")
+        axis.set_xlabel(f"factor against {baseline} (logarithmic)")
+        axis.set_title(title, fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, ncols=4, loc="outside upper center")
     return figure
 
 

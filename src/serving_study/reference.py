@@ -1,4 +1,8 @@
-"""The reference study's published figures, read from `data/reference/section-N.csv`.
+"""The reference study's published figures, read from `data/reference/section-N.csv`, and the verdict of one study against another.
+
+A verdict is *reproduces* (the intervals overlap, or the figures lie within the tolerance), *differs* (by how much, which way), or *not
+comparable*, with what differs: absolute figures are compared between equal machines, models, weights, data sets, versions and loads
+alone, ratios between arms also across machines and versions.
 
 One long table: a row is one figure, its key everything but the value. What can mislead: the figures are the study's own
 roundings, so a multiple recomputed from them can differ from a printed one in its last digit; the hosts `arithmetic`,
@@ -9,16 +13,30 @@ disagrees with its tables. Percentages and multiples are never stored: they are 
 """
 
 import csv
+import functools
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas
+from scipy import stats
 
+from . import comparisons, paths, store
 from .errors import ParameterError, StoreError
 from .paths import DATA
 
 FOLDER = DATA / "reference"
+TOLERANCE = 0.05
+REPRODUCES, DIFFERS, NOT_COMPARABLE = "reproduces", "differs", "not comparable"
+VERDICT_METRICS = ("total_token_throughput", "output_throughput", "median_tpot_ms", "median_ttft_ms", "acceptance_rate")
+# What must be equal: ratios between arms hold across machines and versions, absolute figures do not.
+OF_RATIOS = ("model", "draft", "weights", "acceptance", "data set", "load")
+OF_ABSOLUTES = ("machine", *OF_RATIOS, "version")
+# What the study says of its runs of section 3; the data set's digest and the version of this run are not stated there.
+STATED = {"model": "qwen2.5-7b", "draft": "qwen2.5-0.5b", "weights": "real", "acceptance": "measured", "data set": "sharegpt", "version": "not stated"}
+LOADS = {1: 10, 4: 20, 16: 64, 64: 128}
 HEADER = ("section", "host", "model", "arm", "concurrency", "metric", "value")
 KEY = ["section", "host", "model", "arm", "concurrency", "request", "metric"]
 
@@ -66,6 +84,184 @@ def multiples(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.Dat
     base = rows.loc[rows["arm"] == baseline, [*same, "value"]]
     pairs = rows.merge(base, on=same, suffixes=("", "_baseline"))
     return pairs.assign(multiple=pairs["value"] / pairs["value_baseline"])
+
+
+@dataclass(frozen=True)
+class Study:
+    """One side of a verdict: a host's cells, those of one of its runs, or the reference study's figures.
+
+    `frame` has `arm`, `concurrency`, `repeat`, `certificate`, the metrics, and `facts`: what the cell was measured on, by name.
+    """
+
+    name: str
+    frame: pandas.DataFrame
+
+
+def study(name: str, section: int, root: Path | None = None) -> Study:
+    """`HOST` (its newest cells), `HOST/RUN`, or `reference/HOST`. Raises ParameterError naming what there is."""
+    host, _, part = name.partition("/")
+    if host == "reference":
+        return _reference_study(name, part, section)
+    known = store.Store(host, section, root)
+    runs = {run.name: run for run in known.runs()}
+    if not runs or part and part not in runs:
+        raise ParameterError("no results of that name", value=name, allowed=", ".join(_names(section, root)), next=f"make run SECTION={section}")
+    return of_files(name, [file for file in known.cell_files() if file.is_relative_to(runs[part].folder)] if part else list(known.newest()["file"]))
+
+
+def of_files(name: str, files: list[Path]) -> Study:
+    """The study made of these cells."""
+    cells = [(store.read(file), file) for file in files]
+    rows = [store.cell_row(cell) | {"facts": _facts(cell, _run_of(file)), "file": file} for cell, file in cells]
+    return Study(name, pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "facts", "file"]))
+
+
+def earlier(host: str, section: int, current: set[Path], root: Path | None = None) -> list[Study]:
+    """Each stored run of a host that is not part of the `current` cells."""
+    found = []
+    for run in store.Store(host, section, root).runs():
+        files = [file for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
+        if files and not current & set(files):
+            found.append(of_files(f"{host}/{run.name}", files))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _run_record(file: Path) -> dict:
+    return store.read(file)
+
+
+def _run_of(cell_file: Path) -> dict:
+    return _run_record(cell_file.parents[3] / "run.json")
+
+
+def _facts(cell: dict, run: dict) -> dict:
+    """What a cell was measured on, in the words that a verdict names."""
+    host, asked, parameters = run["host"], cell["asked"], run["parameters"]
+    gpus = ", ".join(gpu["name"] for gpu in host["gpus"])
+    drafted = cell["technique"] == "draft"
+    return {
+        "machine": f"{len(host['gpus'])} × {host['gpus'][0]['name']}" if gpus else f"{host['cpu_model']}, {host['cpus']} cores",
+        "model": _shape(parameters["model"]),
+        "draft": _shape(parameters["draft_model"]) if drafted else None,
+        "weights": cell["labels"]["weights"],
+        "acceptance": cell["labels"]["acceptance"],
+        "data set": f"{run['dataset']['name']} {run['dataset']['sha256'][:12]}",
+        "load": _load(asked["prompts"], asked["output_tokens"], asked["temperature"]),
+        "version": run["provenance"]["environment"]["vllm"] + (" modified" if run["provenance"]["environment"].get("modified") else ""),
+    }
+
+
+def _shape(model: str) -> str:
+    return re.sub(r"-instruct$", "", str(model).rsplit("/", 1)[-1].lower())
+
+
+def _load(prompts: int, output_tokens: int | None, temperature: float | None) -> str:
+    return f"{prompts} prompts, {output_tokens or 'the data set’s'} output tokens, temperature {'default' if temperature is None else temperature}"
+
+
+def _reference_study(name: str, host: str, section: int) -> Study:
+    figures = load(section)
+    hosts = list(figures["host"].unique())
+    if host not in hosts:
+        raise ParameterError("the reference study has no such host in this section", value=name, allowed=", ".join(f"reference/{host}" for host in hosts))
+    figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]
+    frame = figures.pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False).reset_index().astype({"concurrency": int})
+    machine = {"l4x1": "1 × NVIDIA L4", "l4x4": "4 × NVIDIA L4", "a10gx4": "4 × NVIDIA A10G"}.get(host, host)
+    stated = lambda row: STATED | {  # noqa: E731
+        "machine": machine,
+        "draft": STATED["draft"] if row.arm.startswith("draft") else None,
+        "acceptance": None if row.arm == "baseline" else STATED["acceptance"],
+        "load": _load(LOADS.get(row.concurrency, 0), None, None),
+    }
+    return Study(name, frame.assign(repeat=0, certificate="unknown", facts=[stated(row) for row in frame.itertuples()]))
+
+
+def verdicts(a: Study, b: Study, *, metrics: tuple[str, ...] = VERDICT_METRICS, tolerance: float = TOLERANCE, baseline: str = "baseline") -> pandas.DataFrame:
+    """Every figure that both have, absolute and as a ratio to `baseline`.
+
+    Columns: `kind` (absolute, ratio), `metric`, `arm`, `concurrency`, `a`, `b`, `change` (a / b - 1), `verdict`, `why`. Cells whose certificate
+    failed take no part.
+    """
+    rows = []
+    for metric in metrics:
+        if metric not in a.frame or metric not in b.frame:
+            continue
+        sides = [_side(study.frame, metric, baseline) for study in (a, b)]
+        for arm, concurrency in [key for key in sides[0] if key in sides[1]]:
+            ours, theirs = sides[0][arm, concurrency], sides[1][arm, concurrency]
+            rows.append({"kind": "absolute", "metric": metric, "arm": arm, "concurrency": concurrency} | _verdict(ours["absolute"], theirs["absolute"], _unequal(ours["facts"], theirs["facts"], OF_ABSOLUTES), tolerance))
+            if arm != baseline and ours["ratio"] and theirs["ratio"] and metric != "acceptance_rate":
+                unequal = _unequal(ours["facts"], theirs["facts"], OF_RATIOS)
+                rows.append({"kind": "ratio", "metric": metric, "arm": arm, "concurrency": concurrency} | _verdict(ours["ratio"], theirs["ratio"], unequal, tolerance))
+    return pandas.DataFrame(rows, columns=["kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why"])
+
+
+def _side(frame: pandas.DataFrame, metric: str, baseline: str) -> dict:
+    """(arm, concurrency) to facts, and (value, low, high) of the figure and of its ratio to the baseline."""
+    usable = comparisons.usable(frame).dropna(subset=[metric])
+    if usable.empty:
+        return {}
+    floors = comparisons.floor(frame, metric, baseline)
+    has_base = baseline in set(frame["arm"])
+    ratios = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"]) if has_base else pandas.DataFrame()
+    found = {}
+    for (arm, concurrency), cells in usable.groupby(["arm", "concurrency"], sort=False):
+        ratio = None
+        if (arm, concurrency) in ratios.index:
+            row = ratios.loc[(arm, concurrency)]
+            ratio = tuple(row[name] if not math.isnan(row[name]) else row["ratio"] for name in ("ratio", "low", "high"))
+        found[arm, int(concurrency)] = {"facts": cells["facts"].iloc[0], "absolute": _interval(cells[metric].to_numpy(float), floors.get(int(concurrency), 0.0)), "ratio": ratio}
+    return found
+
+
+def _interval(values: np.ndarray, floor: float) -> tuple[float, float, float]:
+    """Mean with its 95 % interval (t), at least as wide as the noise floor."""
+    mean, half = float(values.mean()), float(floor * abs(values.mean()))
+    if len(values) > 1:
+        half = max(half, float(stats.t.ppf(0.5 + comparisons.CONFIDENCE / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))))
+    return mean, mean - half, mean + half
+
+
+def _unequal(ours: dict, theirs: dict, names: tuple[str, ...]) -> str:
+    return "; ".join(f"{name}: {ours[name]} against {theirs[name]}" for name in names if ours[name] != theirs[name])
+
+
+def _verdict(ours: tuple, theirs: tuple, unequal: str, tolerance: float) -> dict:
+    change = ours[0] / theirs[0] - 1 if theirs[0] else math.nan
+    row = {"a": ours[0], "b": theirs[0], "change": change}
+    if unequal:
+        return row | {"verdict": NOT_COMPARABLE, "why": unequal}
+    if ours[1] <= theirs[2] and theirs[1] <= ours[2]:
+        return row | {"verdict": REPRODUCES, "why": "the intervals overlap"}
+    if abs(change) <= tolerance:
+        return row | {"verdict": REPRODUCES, "why": f"within {tolerance:.0%}"}
+    return row | {"verdict": DIFFERS, "why": f"{abs(change):.1%} {'higher' if change > 0 else 'lower'}, outside both intervals"}
+
+
+def _names(section: int, root: Path | None) -> list[str]:
+    folder = root or paths.RESULTS
+    found = sorted(file.parent.name for file in folder.glob(f"*/section-{section}") if any(file.glob("*/run.json")))
+    return [*found, *(f"reference/{host}" for host in load(section)["host"].unique())]
+
+
+def explained(section: int, host: str, baseline: str = "baseline") -> pandas.DataFrame:
+    """How much of each total-throughput ratio of the reference study its TPOT explains.
+
+    Per-request records do not exist there; its medians allow `share` = ln(TPOT of baseline / TPOT) / ln(throughput ratio), missing where the
+    ratio is within 2 % of 1. What is left is occupancy, work mix, or prefill.
+    """
+    figures = load(section)
+    wide = figures[(figures["host"] == host) & figures["concurrency"].notna()].pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False)
+    rows = []
+    for (arm, concurrency), row in wide.iterrows():
+        if arm == baseline or (baseline, concurrency) not in wide.index:
+            continue
+        base = wide.loc[(baseline, concurrency)]
+        ratio, pace = row["total_token_throughput"] / base["total_token_throughput"], base["median_tpot_ms"] / row["median_tpot_ms"]
+        share = math.log(pace) / math.log(ratio) if abs(ratio - 1) > 0.02 else math.nan
+        rows.append({"arm": arm, "concurrency": int(concurrency), "ratio": ratio, "latency": pace, "rest": ratio / pace, "share": share})
+    return pandas.DataFrame(rows, columns=["arm", "concurrency", "ratio", "latency", "rest", "share"])
 
 
 def _rows(path: Path, section: int) -> list[tuple]:

@@ -56,6 +56,7 @@ class Speculation:
     prompts: list[int] | None = None
     output_tokens: int | None = None
     repeats: int | None = None
+    crossover_cells: int | None = None
     dataset: str = "auto"
     temperature: float | None = None
     ignore_eos: bool = True
@@ -80,6 +81,7 @@ CPU = {
     "prompts": [2, 8, 16],
     "output_tokens": 12,
     "repeats": 1,
+    "crossover_cells": 0,
     "temperature": 0.0,
     "max_model_len": 2048,
     "max_num_seqs": 16,
@@ -91,6 +93,7 @@ GPU = {
     "concurrencies": [1, 4, 16, 64],
     "prompts": [10, 20, 64, 128],
     "repeats": 3,
+    "crossover_cells": 2,
     "max_model_len": 4096,
     "max_num_seqs": 128,
     "enforce_eager": False,
@@ -213,6 +216,8 @@ def _check_values(wanted: Speculation) -> None:
         refuse("prompts", "at least as many prompts as the concurrency")
     if wanted.repeats < 1:
         refuse("repeats", "1 or more")
+    if not 0 <= wanted.crossover_cells <= 16:
+        refuse("crossover_cells", "from 0 to 16")
     if not 0 < wanted.gpu_memory_utilization <= 1:
         refuse("gpu_memory_utilization", "above 0, at most 1")
     if len(wanted.ngram_window) != 2 or not 1 <= wanted.ngram_window[0] <= wanted.ngram_window[1]:

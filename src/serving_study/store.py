@@ -169,6 +169,14 @@ class Store:
         """One row a stored cell, of all runs."""
         return pandas.DataFrame([cell_row(read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
 
+    def newest(self) -> pandas.DataFrame:
+        """The newest cell of each arm, load and repeat, with `file`, at the temperature of the newest cell of all."""
+        frame = pandas.DataFrame([cell_row(read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"])
+        if len(frame):
+            temperature = frame["temperature"].astype(float).fillna(-1)
+            frame = frame[temperature == temperature[frame["at"].idxmax()]]
+        return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
+
     def certify(self) -> int:
         """Judge every stored cell again by the checks as they are now; returns how many verdicts changed."""
         changed = 0

@@ -6,6 +6,7 @@ server that dies in the middle is started once more.
 """
 
 import contextlib
+import math
 import os
 import platform
 import random
@@ -13,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pandas
 from tqdm import tqdm
 
-from . import __version__, certificates, engines, hosts, metrics, paths, servers, store
+from . import __version__, certificates, comparisons, engines, hosts, metrics, paths, servers, store
 from .arms import Arm
 from .environments import Environment
 from .errors import HostError, LoadError, ServerError
@@ -216,6 +218,32 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
                 if cell.key in have:
                     result.files[cell.key] = have[cell.key]
     return result
+
+
+def narrow(plan: Plan, results: Results, *, cells: int | None = None, metric: str = "output_throughput", baseline: str = "baseline") -> pandas.DataFrame:
+    """Measure up to `cells` more concurrencies an arm (None: the plan's `crossover_cells`) where its crossover lies, the baseline at the
+    same ones, and return all cells.
+
+    One more life of a server for each arm whose crossover can be narrowed, and one of the baseline's. The loads in between take
+    their number of prompts from those around them.
+    """
+    frame, by_name = results.frame(), {arm.name: arm for arm in plan.arms}
+    cells = plan.parameters.get("crossover_cells", 0) if cells is None else cells
+    if baseline not in set(frame["arm"]) or cells < 1:
+        return frame
+    highest = by_name[baseline].options.get("max_num_seqs") or max(load.concurrency for load in plan.loads)
+    wanted = {crossing.arm: comparisons.between(crossing, cells, highest) for crossing in comparisons.crossings(frame, metric, baseline)}
+    wanted = {arm: found for arm, found in wanted.items() if found}
+    if not wanted:
+        return frame
+    known = [load.concurrency for load in plan.loads]
+    rounds = [load.prompts / load.concurrency for load in plan.loads]
+    loads = {c: replace(plan.loads[0], concurrency=c, prompts=c * math.ceil(np.interp(c, known, rounds))) for found in wanted.values() for c in found}
+    parts = [frame]
+    for names, concurrencies in [([baseline], sorted(loads))] + [([arm], found) for arm, found in wanted.items()]:
+        more = replace(plan, arms=tuple(by_name[name] for name in names), loads=tuple(loads[c] for c in concurrencies))
+        parts.append(run(more).frame())
+    return pandas.concat(parts, ignore_index=True)
 
 
 def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]], unsupported: list[Arm]) -> None:

@@ -12,7 +12,7 @@ from . import certificates, comparisons, paths, reference, store
 
 DASH = "–"
 WORDS = ("evidence", "reason", "found")
-TEXT = ("arm", "host", "what", "check", "outcome", "phase", "metric", "certificate", *WORDS)
+TEXT = ("arm", "host", "what", "check", "outcome", "phase", "metric", "certificate", "against", "figures", "verdict", "crossover", *WORDS)
 METRIC_NAMES = {
     "total_token_throughput": "total throughput (tok/s)",
     "output_throughput": "output throughput (tok/s)",
@@ -133,6 +133,69 @@ def acceptance(frame: pandas.DataFrame) -> Styler:
     return style(shown, f"Draft tokens accepted ({labels(frame)})", formats if rows else None)
 
 
+def glance(frame: pandas.DataFrame) -> Styler:
+    """Which figures to believe: arms down, concurrencies across, each with its verdict and, where one failed, the checks that did."""
+    rows = []
+    for arm in dict.fromkeys(frame["arm"]):
+        row = {"arm": arm}
+        for concurrency in sorted(frame["concurrency"].unique()):
+            cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
+            verdicts = list(cells["certificate"])
+            worst = next((verdict for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS) if verdict in verdicts), None)
+            row[str(concurrency)] = DASH if worst is None else f"{badge(worst)} {verdicts.count(certificates.PASS)} of {len(verdicts)}{_failed_checks(cells)}"
+        rows.append(row)
+    return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by concurrency ({labels(frame)})")
+
+
+def _failed_checks(cells: pandas.DataFrame) -> str:
+    failed = dict.fromkeys(check["name"] for file in cells["file"] for check in store.read(file)["certificate"]["checks"] if check["outcome"] == certificates.FAIL)
+    whole, partial = [name for name in failed if name not in certificates.PARTIAL], [name for name in failed if name in certificates.PARTIAL]
+    return (f": {', '.join(whole)}" if whole else "") + (f" ({', '.join(partial)} withheld)" if partial else "")
+
+
+def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Styler:
+    """Up to which concurrency each arm pays, as an interval, and how sure that is."""
+    rows = []
+    for found in comparisons.crossings(frame, metric, baseline):
+        sure = f"{comparisons.CONFIDENCE:.0%} intervals of {found.repeats} repeats, and the noise floor" if found.repeats > 1 else "one draw against the noise floor"
+        rows.append({"arm": found.arm, "crossover": found.words, "measured at": ", ".join(map(str, found.measured)), "confidence": sure})
+    return style(pandas.DataFrame(rows, columns=["arm", "crossover", "measured at", "confidence"]), f"Concurrency up to which an arm pays, by {METRIC_NAMES[metric].split(' (')[0]} ({labels(frame)})")
+
+
+def explained(section: int, host: str) -> Styler:
+    """What TPOT explains of the reference study's throughput ratios."""
+    table = reference.explained(section, host).rename(columns={"ratio": "throughput ratio", "latency": "TPOT ratio", "share": "explained by TPOT"})
+    return style(table, f"What the reference study's TPOT explains of its throughput ratios ({host}, reference)", {"throughput ratio": "{:.2f}×", "TPOT ratio": "{:.2f}×", "rest": "{:.2f}×", "explained by TPOT": "{:.0%}"})
+
+
+def verdicts(frame: pandas.DataFrame, section: int, tolerance: float = reference.TOLERANCE) -> Styler:
+    """This host's cells against its own earlier runs, the other hosts' and the reference study: how many figures reproduce, and why not."""
+    host = frame["host"].iloc[0]
+    own = reference.of_files(host, list(frame["file"]))
+    others = reference.earlier(host, section, set(frame["file"]))[-4:]
+    others += [reference.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"])) for name in other_hosts(section, {host})]
+    others += [reference.study(f"reference/{name}", section) for name in reference.load(section)["host"].unique()]
+    rows = []
+    for other in others:
+        table = reference.verdicts(own, other, tolerance=tolerance)
+        for kind, found in table.groupby("kind", sort=False):
+            counts = found["verdict"].value_counts()
+            looks = {reference.DIFFERS: certificates.FAIL, reference.REPRODUCES: certificates.PASS, reference.NOT_COMPARABLE: certificates.UNKNOWN}
+            verdict = "<br>".join(f'<span class="badge-{look}">{name}</span> {counts[name]}' for name, look in looks.items() if name in counts)
+            rows.append({"against": other.name, "figures": "ratios" if kind == "ratio" else kind, "verdict": verdict, "found": _reason(found)})
+    return style(pandas.DataFrame(rows, columns=["against", "figures", "verdict", "found"]), f"Does it reproduce? ({labels(frame)})")
+
+
+def _reason(found: pandas.DataFrame) -> str:
+    differing = found[found["verdict"] == reference.DIFFERS]
+    if len(differing):
+        row = differing.loc[differing["change"].abs().idxmax()]
+        return f"most: {METRIC_NAMES.get(row['metric'], row['metric'])} of {row['arm']} at concurrency {row['concurrency']}, {row['why']}"
+    unequal = found[found["verdict"] == reference.NOT_COMPARABLE]["why"]
+    names = dict.fromkeys(part.split(": ")[0] for why in unequal for part in why.split("; "))
+    return f"unequal: {', '.join(names)}" if names else "all within their intervals or the tolerance"
+
+
 def certificate(frame: pandas.DataFrame) -> Styler:
     """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked."""
     rows = []
@@ -164,21 +227,22 @@ def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
 
 
 def noise(frame: pandas.DataFrame, metrics: tuple[str, ...], baseline: str = "baseline") -> Styler:
-    """The floor by concurrency, and the coefficient of variation where cells were repeated."""
+    """The floor by concurrency, and the coefficient of variation of repeats, mean over arms."""
     rows = []
     for metric in metrics:
         floors = comparisons.floor(frame, metric, baseline)
         variation = comparisons.summary(frame, metric).groupby("concurrency")["cv"].mean()
         for concurrency, value in floors.items():
-            rows.append({"metric": METRIC_NAMES.get(metric, metric), "concurrency": concurrency, "A/A floor": value, "mean variation": variation.get(concurrency, math.nan)})
-    return style(pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "mean variation"]), f"Noise floor ({labels(frame)})", {"A/A floor": "{:.1%}", "mean variation": "{:.1%}"})
+            rows.append({"metric": METRIC_NAMES.get(metric, metric), "concurrency": concurrency, "A/A floor": value, "coefficient of variation": variation.get(concurrency, math.nan)})
+    return style(pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "coefficient of variation"]), f"Noise floor ({labels(frame)})", {"A/A floor": "{:.1%}", "coefficient of variation": "{:.1%}"})
 
 
-def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
-    """Each throughput ratio as latency × occupancy × work mix."""
-    table = comparisons.decompose(frame, baseline)
-    shown = table.rename(columns={"mix": "work mix", "ratio": "throughput ratio"}).drop(columns="closure")
-    return style(shown, f"What a throughput ratio is made of ({labels(frame)})", {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio")})
+def decomposition(frame: pandas.DataFrame, baseline: str = "baseline", steady: bool = False) -> Styler:
+    """Each throughput ratio as latency × occupancy × work mix, and how exactly the three close on it."""
+    table = comparisons.decompose(frame, baseline, steady)
+    shown = table.rename(columns={"mix": "work mix", "ratio": "throughput ratio"})
+    formats = {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio", "closure")}
+    return style(shown, f"What a throughput ratio is made of, {'steady window' if steady else 'whole run'} ({labels(frame)})", formats)
 
 
 def timing(frame: pandas.DataFrame) -> Styler:
@@ -193,7 +257,7 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
 
     With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
     """
-    frames = [own, *(newest(store.Store(host, section, paths.RESULTS_PUBLISHED)) for host in other_hosts(section, set(own["host"])))]
+    frames = [own, *(store.Store(host, section, paths.RESULTS_PUBLISHED).newest() for host in other_hosts(section, set(own["host"])))]
     table = pandas.concat([_pivot(frame, metric, arms, baseline) for frame in frames] + [_reference_pivot(section, metric, arms, baseline)])
     name = METRIC_NAMES.get(metric, metric)
     unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
@@ -205,15 +269,6 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
 def other_hosts(section: int, own: set[str]) -> list[str]:
     """Hosts with stored results of `section`, beside `own`."""
     return sorted(folder.parent.name for folder in paths.RESULTS_PUBLISHED.glob(f"*/section-{section}") if folder.parent.name not in own and any(folder.glob("*/run.json")))
-
-
-def newest(of: store.Store) -> pandas.DataFrame:
-    """A host's cells at the temperature that most of its arms share: the newest of each arm, load and repeat, with `file`."""
-    files = of.cell_files()
-    frame = pandas.DataFrame([store.cell_row(store.read(file)) | {"file": file} for file in files], columns=[*store.CELL_COLUMNS, "file"])
-    usual = frame.groupby(frame["temperature"].fillna(-1))["arm"].nunique().idxmax() if len(frame) else -1
-    frame = frame[frame["temperature"].fillna(-1) == usual]
-    return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
 
 
 def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
