@@ -4,7 +4,7 @@ STUDY := .venv/harness/bin/serving-study
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run plan book test bench lint clean
+.PHONY: help setup run plan doctor compare book test bench lint clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -26,6 +26,12 @@ plan: setup section  ## say what `make run` would measure, and how long it takes
 .PHONY: section
 section: setup
 	@test -n "$(SECTION)" || { echo "which section? make run SECTION=N, with N one of:"; $(STUDY) sections; exit 2; }
+
+doctor: setup  ## look for every known trap before anything starts: make doctor, or make doctor SECTION=3
+	@$(STUDY) doctor $(SECTION) $(ARGS)
+
+compare: setup  ## say which figures of one study reproduce another's: make compare A=h200x1 B=reference/l4x1
+	@$(STUDY) compare $(A) $(B) $(ARGS)
 
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book

@@ -2,14 +2,17 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import fake_study
 import psutil
 import pytest
 
-from serving_study import certificates, paths, servers
+from serving_study import paths, servers, sweeps
 
 
 @pytest.fixture
@@ -37,6 +40,13 @@ class Study:
         return fake_study.arm(self.folder / "models", name, **about)
 
     plan = staticmethod(fake_study.plan)
+
+    def harness(self, arms: list[dict], **plan) -> subprocess.Popen:
+        """A harness in a process of its own."""
+        file = self.folder / "specification.json"
+        file.write_text(json.dumps({"models": str(self.folder / "models"), "arms": arms, "plan": plan}))
+        variables = {**os.environ, "SERVING_STUDY_RESULTS": str(self.folder / "results"), "SERVING_STUDY_CACHE": str(self.folder / "cache")}
+        return subprocess.Popen([sys.executable, fake_study.__file__, file], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def events(self, *kinds: str) -> list[dict]:
         """What the fakes noted down, of these kinds, in order."""
@@ -81,14 +91,35 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def study(tmp_path, results, cache, monkeypatch):
-    """The fake engine registered as `fake`; afterwards nothing of it may be left running."""
-    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal.jsonl"))
-    monkeypatch.setenv("SERVING_STUDY_PROGRESS", os.devnull)
-    monkeypatch.setattr(servers, "GRACE_S", 1.0)
-    # What the machine's other guests take is not under test here; test_certificates plants it.
-    monkeypatch.setattr(certificates, "STEAL_SHARE", 1.0)
-    fake_study.register(monkeypatch.setattr, monkeypatch.setitem)
-    study = Study(tmp_path, tmp_path / "journal.jsonl")
+def foreign():
+    """The port of another job's server."""
+    with fake_study.foreign() as port:
+        yield port
+
+
+@contextmanager
+def fakes(folder: Path, patch: pytest.MonkeyPatch):
+    """The fake engine registered as `fake`, results and cache in `folder`; afterwards nothing of it may be left running."""
+    patch.setattr(paths, "RESULTS", folder / "results")
+    patch.setattr(paths, "CACHE", folder / "cache")
+    patch.setenv("JOURNAL", str(folder / "journal.jsonl"))
+    patch.setenv("SERVING_STUDY_PROGRESS", os.devnull)
+    fake_study.register(patch.setattr, patch.setitem)
+    study = Study(folder, folder / "journal.jsonl")
     yield study
     study.assert_nothing_left()
+
+
+@pytest.fixture
+def study(tmp_path, results, cache, monkeypatch):
+    """The fakes, in a folder of this test's own."""
+    with fakes(tmp_path, monkeypatch) as study:
+        yield study
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    """A results folder in which the arm `first` is measured, three cells of it, once for all tests of a module."""
+    with pytest.MonkeyPatch.context() as patch, fakes(tmp_path_factory.mktemp("measured"), patch) as study:
+        sweeps.run(study.plan([study.arm("first")], repeats=3))
+        return paths.RESULTS

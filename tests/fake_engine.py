@@ -4,7 +4,8 @@
 
 It streams words as tokens, counts under vLLM's counter names at /metrics, and prints a vLLM start's lines. A prompt's tokens are
 its words unless TOKENIZER names a tokenizer.json. What happens is appended to JOURNAL, one JSON line an event; `--lives 1`
-keeps a fault to the first life, counted there. Standard library alone.
+keeps a fault to the first life, counted there. A file SWITCH plants a fault in the middle of a life: {"who": ARM, "fault": "short"},
+with "after": 10 from the eleventh stream on. Standard library alone.
 """
 
 import argparse
@@ -20,11 +21,12 @@ from pathlib import Path
 
 FAULTS = (
     "oom dies-at-start slow-start silent probe-hangs probe-500 probe-garbage probe-empty wrong-model "  # while it starts
-    "dies-after hangs short error-event http-500 refuses-some garbage warm no-drafts spurious-drafts dead-after miscounts "  # under load
+    "dies-after oom-after hangs short error-event http-500 refuses-some garbage warm no-drafts spurious-drafts dead-after miscounts "  # under load
     "ignores-term escapee"  # when it ends
 ).split()
 WORDS = "the river turns under an old bridge and every boat that passes slows down to listen".split()
 GARBAGE = ["\ufffd", "}{", "\u0000", "##", "\ufffd\ufffd"]
+OUT_OF_MEMORY = Path(__file__).with_name("fixtures") / "logs" / "gpu-oom.log"
 START = """\
 INFO 08-01 10:00:00 [api_server.py:100] vLLM API server version 0.32.0
 INFO 08-01 10:00:01 [gpu_model_runner.py:2000] Model loading took 0.25 GiB memory and 0.500000 seconds
@@ -38,10 +40,17 @@ class State:
 
     def __init__(self, options):
         self.options, self.lock, self.streams = options, threading.Lock(), 0
-        self.fault = options.fault if options.lives is None or _earlier_lives(options.fault) < options.lives else None
+        self.own_fault = options.fault if options.lives is None or _earlier_lives(options.fault) < options.lives else None
         self.prompt = self.generated = self.finished = self.queries = self.hits = self.ttft_s = 0
         self.drafts = self.drafted = 0
         self.per_position = [0] * options.k
+
+    @property
+    def fault(self) -> str | None:
+        """The option's, else the one that is switched on for this arm now."""
+        wanted = switched()
+        here = wanted.get("who") == os.environ.get("ARM") and self.streams > wanted.get("after", -1)
+        return self.own_fault or (wanted.get("fault") if here else None)
 
     def text(self) -> str:
         rows = {
@@ -94,6 +103,13 @@ def note(event: str, **about) -> None:
     if journal := os.environ.get("JOURNAL"):
         with open(journal, "a") as file:
             file.write(json.dumps({"event": event, "pid": os.getpid(), **about}) + "\n")
+
+
+def switched() -> dict:
+    try:
+        return json.loads(Path(os.environ.get("SWITCH", "")).read_text())
+    except OSError:
+        return {}
 
 
 def _earlier_lives(fault: str) -> int:
@@ -152,16 +168,19 @@ def handler(state: State):
             self._send(200, json.dumps({"model": model, "choices": [{"index": 0, "text": text, "finish_reason": "length"}], "usage": usage}).encode())
 
         def _stream(self, body):
-            fault = state.fault
             with state.lock:
                 state.streams += 1
                 number = state.streams
+            fault = state.fault
             note("stream", max_tokens=body["max_tokens"], temperature=body.get("temperature"), ignore_eos=body.get("ignore_eos"), prompt=body["prompt"][:60])
             if fault == "dies-after" and number > state.options.after:
                 print("ERROR 08-01 10:00:09 [core.py:900] EngineCore encountered a fatal error.\nRuntimeError: Worker failed with error 'illegal memory access'", flush=True)
                 os._exit(1)
-            if fault == "hangs" and number > state.options.after:
-                time.sleep(3600)
+            if fault == "oom-after":
+                print(OUT_OF_MEMORY.read_text(), flush=True)
+                os._exit(1)
+            while state.fault == "hangs" and number > state.options.after:
+                time.sleep(0.05)
             if fault == "http-500" or fault == "refuses-some" and number % 2:
                 return self._send(500, b'{"error": {"message": "EngineCore encountered an issue"}}')
             wanted = body["max_tokens"]
@@ -222,7 +241,7 @@ def main() -> None:
     state = State(options := parser.parse_args())
     note("server", port=options.port, fault=options.fault)
     if state.fault == "oom":
-        print(Path(__file__).with_name("fixtures").joinpath("logs", "gpu-oom.log").read_text(), flush=True)
+        print(OUT_OF_MEMORY.read_text(), flush=True)
         sys.exit(1)
     if state.fault == "dies-at-start":
         print("something odd happened", flush=True)

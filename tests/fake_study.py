@@ -6,9 +6,14 @@
 import json
 import os
 import sys
+import threading
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
-from serving_study import datasets, engines, loads, servers, sweeps
+import fake_engine
+
+from serving_study import certificates, datasets, engines, loads, servers, store, sweeps
 from serving_study.arms import Arm
 from serving_study.engines import vllm
 from serving_study.environments import Environment
@@ -35,10 +40,13 @@ class FakeEngine:
         return words + (["--k", str(arm.k)] if arm.k else [])
 
     def environment(self, arm, host, python):
-        return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), **self.variables}
+        return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
 
     def parse_start(self, log):
         return vllm.parse_start(log)
+
+    def is_loading(self, log):
+        return vllm.is_loading(log)
 
     def cause(self, log):
         return vllm.cause(log)
@@ -69,12 +77,51 @@ def register(setattr_, setitem) -> None:
     """Put the fakes in place, through pytest's monkeypatch or plainly."""
     setitem(engines.ENGINES, "fake", FakeEngine())
     setattr_(loads, "ENGINE_SIDE", SIDE)
+    setattr_(servers, "GRACE_S", 1.0)
+    # What the machine's other guests take is not under test here; test_certificates plants it.
+    setattr_(certificates, "STEAL_SHARE", 1.0)
+
+
+@contextmanager
+def foreign():
+    """Another job's server, which answers for the same model; yields its port."""
+    options = type("Options", (), {"model": "fake", "k": 0, "fault": None, "lives": None, "after": 0, "token_s": 0.0})
+    server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def starts(results) -> dict[str, dict]:
+    """Start records by arm, of all runs."""
+    return {record["arm"]: record for record in map(store.read, results.store.folder.glob("*/arms/*/start.json"))}
+
+
+def cells(results) -> dict[tuple, dict]:
+    """Cells by arm, concurrency and repeat, of all runs."""
+    return {(cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(store.read, results.store.cell_files())}
+
+
+def failed(cell: dict) -> list[str]:
+    """The names of the checks that failed."""
+    return [check["name"] for check in cell["certificate"]["checks"] if check["outcome"] == certificates.FAIL]
+
+
+def wait_for(what, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.05)
 
 
 def main() -> None:
     wanted = json.loads(Path(sys.argv[1]).read_text())
     register(setattr, lambda mapping, key, value: mapping.__setitem__(key, value))
-    servers.GRACE_S = 1.0
     arms = [arm(Path(wanted["models"]), **about) for about in wanted["arms"]]
     sweeps.run(plan(arms, **wanted["plan"]))
 

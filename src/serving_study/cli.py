@@ -1,10 +1,11 @@
-"""The command line: `serving-study run | book | sections`.
+"""The command line: `serving-study run | doctor | compare | certify | book | sections`.
 
     serving-study run 3 --dry-run
     serving-study run 3 -p repeats 2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
 """
 
 import ast
+import json
 import os
 import sys
 import time
@@ -14,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from . import book as books
-from . import paths, sections, store, sweeps
+from . import doctor as doctors
+from . import findings, paths, reference, sections, store, sweeps
 from .errors import ParameterError, StudyError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.splitlines()[0])
@@ -51,12 +53,27 @@ def run(
         return
     if chosen.measures:
         plan = sections.plan(chosen.number, **values)
-        sweeps.table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))
+        known = store.Store(plan.host.profile, plan.section)
+        sweeps.table_of_plan(plan, known, values.get("fresh", False))
+        if any(plan.pending(known, values.get("fresh", False)).values()):
+            _examine(plan)
     executed = _execute(chosen, given)
     chapter = books.publish(executed, chosen.name)
     print(f"published {chapter.relative_to(paths.ROOT)}")
     if not no_book:
         _build(chosen)
+
+
+@app.command()
+def doctor(
+    section: Annotated[str, typer.Argument(metavar="[SECTION]", help="also look at what this section would measure", show_default=False)] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    imports: Annotated[bool, typer.Option("--imports/--no-imports", help="try the engine's imports where that is not known yet (20 s, once)")] = True,
+) -> None:
+    """Look for every known trap before anything starts; installs nothing. Exit status: 0 nothing fails, 1 something does."""
+    found = doctors.look(_number(section) if section else None, imports=imports)
+    print(json.dumps(findings.as_dict(found), indent=1) if as_json else "\n".join([*findings.lines(found), findings.summary(found)]))
+    raise typer.Exit(1 if findings.counts(found)[findings.FAIL] else 0)
 
 
 @app.command()
@@ -72,6 +89,40 @@ def certify(host: Annotated[str, typer.Argument(help="a host under data/results"
     if not known.runs():
         raise ParameterError("no results", value=known.folder, allowed=", ".join(sorted(folder.name for folder in paths.RESULTS.glob("*"))), next=f"make run SECTION={section}")
     print(f"{known.certify()} verdicts changed")
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="HOST, HOST/RUN or reference/HOST")],
+    b: Annotated[str, typer.Argument(metavar="B", help="the same, to compare A with")],
+    section: Annotated[str, typer.Option("--section", help="the section's number")] = "3",
+    tolerance: Annotated[float, typer.Option("--tolerance", help="relative difference that still reproduces")] = reference.TOLERANCE,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Say which figures of A reproduce those of B. Exit status: 0 nothing differs, 1 something does, 3 nothing is comparable."""
+    number = _number(section)
+    if not 0 <= tolerance < 1:
+        raise ParameterError("--tolerance cannot be used", value=tolerance, allowed="from 0 to below 1, a relative difference")
+    table = reference.verdicts(reference.study(a, number), reference.study(b, number), tolerance=tolerance)
+    counts = {verdict: int((table["verdict"] == verdict).sum()) for verdict in (reference.REPRODUCES, reference.DIFFERS, reference.NOT_COMPARABLE)}
+    if as_json:
+        print(json.dumps({"a": a, "b": b, "section": number, "tolerance": tolerance, "counts": counts, "verdicts": json.loads(table.to_json(orient="records"))}, indent=1))
+    else:
+        for row in table[table["verdict"] != reference.NOT_COMPARABLE].itertuples():
+            print(f"{row.verdict:<14}  {row.kind:<8}  {row.metric:<22}  {row.arm:<16}  concurrency {row.concurrency:<3}  {row.a:.5g} against {row.b:.5g} ({row.change:+.1%}): {row.why}")
+        for why, rows in table[table["verdict"] == reference.NOT_COMPARABLE].groupby("why", sort=False):
+            print(f"{reference.NOT_COMPARABLE:<14}  {len(rows)} figures: {why}")
+        print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) if len(table) else "no figure is in both")
+    raise typer.Exit(1 if counts[reference.DIFFERS] else 0 if counts[reference.REPRODUCES] else 3)
+
+
+def _examine(plan: sweeps.Plan) -> None:
+    """Print what the doctor warns of, and raise HostError for what would fail."""
+    found = doctors.examine(plan, host=plan.host, environment=plan.environment, hub=False)
+    for line in findings.lines(finding for finding in found if finding.outcome != findings.OK):
+        print(line)
+    print(f"doctor: {findings.counts(found)[findings.OK]} checks passed", flush=True)
+    findings.require(found)
 
 
 def _build(chosen: sections.Section | None) -> None:

@@ -83,7 +83,7 @@ class Generator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "", "CUDA_VISIBLE_DEVICES": ""},
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "", "CUDA_VISIBLE_DEVICES": "", "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"},
         )
         self._buffer, self.import_s = b"", None
 

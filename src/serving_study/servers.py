@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from . import engines, hosts, paths
+from . import engines, hosts, metrics, paths
 from .arms import Arm
 from .environments import Environment
 from .errors import HostError, ServerError
@@ -38,6 +38,7 @@ GRACE_S = 30.0
 LAST_WORDS_S = 3.0
 PROBE_PROMPT = "The capital of France is"
 PROBE_TOKENS = 24
+PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6  # three processes of a server: with a model of a few hundred million parameters, and before it
 
 
 @dataclass
@@ -67,16 +68,20 @@ class Server:
             return
         raise died(self.arm, self.log, self.warden.returncode)
 
+    @property
+    def frozen(self) -> bool:
+        return self._frozen_at is not None
+
     def freeze(self) -> None:
         """Stop every process of the server where it is (SIGSTOP): it takes no time from the one that is measured."""
-        if self.alive() and self._frozen_at is None:
+        if self.alive() and not self.frozen:
             self._frozen_at = time.monotonic()
             self.bind_again()
             self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""
-        if self._frozen_at is not None:
+        if self.frozen:
             self.frozen_s += time.monotonic() - self._frozen_at
             self._frozen_at = None
             self._signal(signal.SIGCONT)
@@ -144,7 +149,7 @@ def check_memory(arm: Arm, host: Host) -> None:
 def cpu_memory_gib(arm: Arm) -> float:
     """About what the arm's server takes of a CPU host's memory, GiB: weights as float32, the KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
-    return 2 * weights + float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4)) + 1.5
+    return 2 * weights + float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4)) + PROCESSES_GIB
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
@@ -184,7 +189,7 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
 def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0, timeout_s: float = 1200, launched: Server | None = None, beside: Server | None = None):
     """Start `arm`'s server, or go on with one `launched` earlier, wait until it answers, yield it, and stop it whatever happens.
 
-    `beside` is a server that starts at the same time, and that is frozen when this one is ready.
+    `beside` is a server that starts at the same time: it gets as far as its weights, or as this one's being ready, and is frozen there.
     Raises HostError before anything starts, ServerError when the server dies or never answers.
     """
     server = launched or launch(arm, host, environment, folder, port=port)
@@ -207,7 +212,8 @@ def stop(server: Server) -> float:
         server.warden.kill()
         server.warden.wait()
     server.warden.stdout.close()
-    tidy_log(server.log)
+    with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
+        tidy_log(server.log)
     return time.monotonic() - began
 
 
@@ -243,7 +249,7 @@ def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: floa
     """One /v1/completions request at temperature 0, not streamed. Raises OSError or ValueError when it fails."""
     body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **extra}).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json", "Connection": "close"})
-    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+    with metrics.DIRECT.open(request, timeout=timeout_s) as answer:
         return json.load(answer)
 
 
@@ -255,12 +261,16 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
         if time.monotonic() > deadline:
             raise ServerError(f"{server.arm.name}: the server did not get ready", reason=f"no answer within {timeout_s:.0f} s", log=server.log, last_lines=tail(server.log))
         try:
-            with urllib.request.urlopen(f"{server.url}/health", timeout=2):
+            with metrics.DIRECT.open(f"{server.url}/health", timeout=2):
                 break
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
         if beside:
-            server.unbind(), beside.unbind()
+            server.unbind()
+            if engines.get(beside.arm.engine).is_loading(beside.log.read_text(errors="replace")):
+                beside.freeze()
+            elif not beside.frozen:
+                beside.unbind()
     if beside:
         beside.freeze()
     server.bind_again()
@@ -294,8 +304,16 @@ def is_sane(text: str) -> bool:
 
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:
     """The error for a server that ended by itself, with the cause from its log where it is a known one."""
-    reason = engines.get(arm.engine).cause(log.read_text(errors="replace")) or "the log does not say why"
+    reason = engines.get(arm.engine).cause(log.read_text(errors="replace")) or f"{_signal_of(code)}the log does not say why"
     return ServerError(f"{arm.name}: the server ended", reason=reason, log=log, last_lines=tail(log), exit_code=code)
+
+
+def _signal_of(code: int | None) -> str:
+    """A process that a signal ended passes its number on through its warden's exit code, modulo 256."""
+    try:
+        return f"ended by {signal.Signals(256 - code).name}; " if code and 192 <= code < 256 else ""
+    except ValueError:
+        return ""
 
 
 def tail(log: Path, lines: int = LAST_LINES) -> tuple[str, ...]:

@@ -98,12 +98,12 @@ class Plan:
         )
 
     def starts_in_pairs(self) -> bool:
-        """Whether the next arm's server may start beside this one's: on a CPU, with two cores, a port of its own and memory for both.
+        """Whether the next arm's server may do its imports beside this one: on a CPU, with two cores, a port of its own and the memory.
 
         Never on a GPU, where each engine sizes its memory by what it finds free.
         """
-        wanted = sorted((servers.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), reverse=True)[:2]
-        return not self.host.gpus and self.host.cpus > 1 and not self.port and sum(wanted) <= self.host.free_memory_gib
+        wanted = max((servers.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0) + servers.IMPORTED_GIB
+        return not self.host.gpus and self.host.cpus > 1 and not self.port and wanted <= self.host.free_memory_gib
 
     def pending(self, known: Store, fresh: bool = False) -> dict[str, list[Cell]]:
         """Arm name to the cells that are not measured yet; arms that cannot run here are left out."""
@@ -294,8 +294,8 @@ def _log(run: Run) -> Path:
 class Ahead:
     """The next arm's server, started beside the present one's: two thirds of a start are imports, which keep one core of two busy.
 
-    It is frozen from when the present server is ready until that one's arm is done, so that nothing but the present server runs
-    while a cell is measured. A context manager: what was not taken is stopped.
+    It is frozen before its weights, at the latest when the present server is ready, until that one's arm is done: nothing but the present
+    server runs while a cell is measured, and only one holds a model. A context manager: what was not taken is stopped.
     """
 
     def __init__(self, plan: Plan, run: Run):

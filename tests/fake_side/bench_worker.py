@@ -2,7 +2,8 @@
 
 Requests go to the server as `vllm bench serve` sends them, and its notion of success is kept (a stream with one token in it
 succeeded, however it ended). Times are made up (50 ms to the first token, 10 ms between tokens, no gaps), so that no test of the
-harness depends on how busy the machine is. A load for the seed in CRASH ends the worker.
+harness depends on how busy the machine is. A load for the concurrency in CRASH ends the worker. A file SWITCH plants a fault while it
+runs: {"who": "load generator", "fault": "slow"} (it reports that it was busy and late) or "dies".
 """
 
 import argparse
@@ -60,7 +61,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def _run(arguments: list[str]) -> dict:
     options = _options(arguments)
     _note("load", concurrency=options.max_concurrency, prompts=options.num_prompts, seed=options.seed)
-    if os.environ.get("CRASH") == str(options.max_concurrency):
+    fault = _switched()
+    if os.environ.get("CRASH") == str(options.max_concurrency) or fault == "dies":
         print("Segmentation fault", file=sys.stderr)
         open(sys.argv[1], "a").write("Segmentation fault\n")
         os._exit(139)
@@ -101,7 +103,17 @@ def _run(arguments: list[str]) -> dict:
         "generated_texts": [answer["text"] for answer in answers],
         "errors": [answer["error"] for answer in answers],
     }
-    return {"result": result, "client": {"wall_s": duration, "cpu_s": 0.1 * duration, "median_lag_ms": 0.1, "p99_lag_ms": 1.0}}
+    share, lag_ms = (0.97, 60.0) if fault == "slow" else (0.1, 1.0)
+    return {"result": result, "client": {"wall_s": duration, "cpu_s": share * duration, "median_lag_ms": 0.1 * lag_ms, "p99_lag_ms": lag_ms}}
+
+
+def _switched() -> str | None:
+    try:
+        with open(os.environ.get("SWITCH", "")) as file:
+            wanted = json.load(file)
+    except OSError:
+        return None
+    return wanted["fault"] if wanted["who"] == "load generator" else None
 
 
 def _ask(options, prompt: str, own_length: int) -> dict:

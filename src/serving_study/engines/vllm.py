@@ -109,6 +109,11 @@ def parse_start(log: str) -> dict:
     return figures
 
 
+def is_loading(log: str) -> bool:
+    """Whether a server has done its imports and goes on to its weights."""
+    return "Starting to load model" in log
+
+
 def cause(log: str) -> str | None:
     """Why a server died, from its log, in one line; None when it is none of the known causes."""
     found = OUT_OF_MEMORY.search(log)
