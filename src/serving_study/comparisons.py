@@ -42,7 +42,7 @@ def floor(frame: pandas.DataFrame, metric: str, baseline: str) -> dict[int, floa
     The largest of: this concurrency's own A/A difference, the median A/A difference of all, and, from two repeats on, the
     half-width of the A/A ratio's interval. Where the baseline was not measured again, the largest floor elsewhere holds.
     """
-    own = summary(frame, metric)
+    own, cells = summary(frame, metric), by_cell(frame, metric)
     pair = own[own["arm"] == baseline].merge(own[own["arm"] == baseline + AGAIN], on="concurrency", suffixes=("", "_again"))
     if pair.empty:
         return {}
@@ -50,17 +50,16 @@ def floor(frame: pandas.DataFrame, metric: str, baseline: str) -> dict[int, floa
     typical = differences.max() if (pair["repeats"] < 2).all() else differences.median()
     found = {}
     for row, difference in zip(pair.itertuples(), differences, strict=True):
-        _, low, high = ratio(values(frame, metric, baseline + AGAIN, row.concurrency), values(frame, metric, baseline, row.concurrency))
+        _, low, high = ratio(cells[baseline + AGAIN, row.concurrency], cells[baseline, row.concurrency])
         half = 0.0 if math.isnan(low) else (high - low) / 2
         found[int(row.concurrency)] = float(max(difference, typical, half))
     return dict.fromkeys(map(int, sorted(own[own["arm"] == baseline]["concurrency"])), max(found.values())) | found
 
 
-def values(frame: pandas.DataFrame, metric: str, arm: str, concurrency: int) -> pandas.Series:
-    """The certified cells' values by repeat."""
-    rows = usable(frame)
-    rows = rows[(rows["arm"] == arm) & (rows["concurrency"] == concurrency)].dropna(subset=[metric])
-    return rows.set_index("repeat")[metric].astype(float)
+def by_cell(frame: pandas.DataFrame, metric: str) -> dict[tuple[str, int], pandas.Series]:
+    """(arm, concurrency) to the certified cells' values by repeat."""
+    rows = usable(frame[["arm", "concurrency", "repeat", "certificate", metric]]).dropna(subset=[metric]).set_index("repeat")
+    return {key: cells.astype(float) for key, cells in rows.groupby(["arm", "concurrency"], sort=False)[metric]}
 
 
 def ratio(above: pandas.Series, below: pandas.Series) -> tuple[float, float, float]:
@@ -95,11 +94,13 @@ def compare(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataF
     """
     if baseline not in set(frame["arm"]):
         raise ParameterError("no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"])))
-    floors, rows = floor(frame, metric, baseline), []
+    floors, cells, rows = floor(frame, metric, baseline), by_cell(frame, metric), []
     for arm in dict.fromkeys(frame["arm"]):
-        for concurrency in sorted(frame[frame["arm"] == arm]["concurrency"].unique()):
-            centre, low, high = ratio(values(frame, metric, arm, concurrency), values(frame, metric, baseline, concurrency))
-            if math.isnan(centre) or arm == baseline:
+        for concurrency in sorted(found for name, found in cells if name == arm):
+            if arm == baseline or (baseline, concurrency) not in cells:
+                continue
+            centre, low, high = ratio(cells[arm, concurrency], cells[baseline, concurrency])
+            if math.isnan(centre):
                 continue
             noise = floors.get(int(concurrency), math.nan)
             edges = [edge for edge in (low, high, centre * (1 - noise), centre * (1 + noise)) if not math.isnan(edge)]

@@ -86,7 +86,7 @@ def multiples(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.Dat
     return pairs.assign(multiple=pairs["value"] / pairs["value_baseline"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """One side of a verdict: a host's cells, those of one of its runs, or the reference study's figures.
 
@@ -187,7 +187,7 @@ def verdicts(a: Study, b: Study, *, metrics: tuple[str, ...] = VERDICT_METRICS, 
     for metric in metrics:
         if metric not in a.frame or metric not in b.frame:
             continue
-        sides = [_side(study.frame, metric, baseline) for study in (a, b)]
+        sides = [_side(study, metric, baseline) for study in (a, b)]
         for arm, concurrency in [key for key in sides[0] if key in sides[1]]:
             ours, theirs = sides[0][arm, concurrency], sides[1][arm, concurrency]
             rows.append({"kind": "absolute", "metric": metric, "arm": arm, "concurrency": concurrency} | _verdict(ours["absolute"], theirs["absolute"], _unequal(ours["facts"], theirs["facts"], OF_ABSOLUTES), tolerance))
@@ -197,8 +197,10 @@ def verdicts(a: Study, b: Study, *, metrics: tuple[str, ...] = VERDICT_METRICS, 
     return pandas.DataFrame(rows, columns=["kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why"])
 
 
-def _side(frame: pandas.DataFrame, metric: str, baseline: str) -> dict:
+@functools.lru_cache(maxsize=256)
+def _side(study: Study, metric: str, baseline: str) -> dict:
     """(arm, concurrency) to facts, and (value, low, high) of the figure and of its ratio to the baseline."""
+    frame = study.frame[["arm", "concurrency", "repeat", "certificate", metric, "facts"]]
     usable = comparisons.usable(frame).dropna(subset=[metric])
     if usable.empty:
         return {}
@@ -228,12 +230,13 @@ def _unequal(ours: dict, theirs: dict, names: tuple[str, ...]) -> str:
 
 
 def _verdict(ours: tuple, theirs: tuple, unequal: str, tolerance: float) -> dict:
-    change = ours[0] / theirs[0] - 1 if theirs[0] else math.nan
+    change = 0.0 if ours[0] == theirs[0] else ours[0] / theirs[0] - 1 if theirs[0] else math.inf
     row = {"a": ours[0], "b": theirs[0], "change": change}
     if unequal:
         return row | {"verdict": NOT_COMPARABLE, "why": unequal}
     if ours[1] <= theirs[2] and theirs[1] <= ours[2]:
-        return row | {"verdict": REPRODUCES, "why": "the intervals overlap"}
+        width = max((high - low) / 2 / value if value else 0.0 for value, low, high in (ours, theirs))
+        return row | {"verdict": REPRODUCES, "why": f"the intervals overlap (the wider is ±{width:.0%})"}
     if abs(change) <= tolerance:
         return row | {"verdict": REPRODUCES, "why": f"within {tolerance:.0%}"}
     return row | {"verdict": DIFFERS, "why": f"{abs(change):.1%} {'higher' if change > 0 else 'lower'}, outside both intervals"}
