@@ -4,7 +4,7 @@ STUDY := .venv/harness/bin/serving-study
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run plan doctor compare book test bench lint clean
+.PHONY: help setup run plan doctor compare predict book test bench lint clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -32,6 +32,9 @@ doctor: setup  ## look for every known trap before anything starts: make doctor,
 
 compare: setup  ## say which figures of one study reproduce another's: make compare A=h200x1 B=reference/l4x1
 	@$(STUDY) compare $(A) $(B) $(ARGS)
+
+predict: setup  ## say what arithmetic expects on a host: make predict HOST=g6.xlarge SECTION=3
+	@$(STUDY) predict --host $(HOST) $(if $(SECTION),--section $(SECTION)) $(ARGS)
 
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book

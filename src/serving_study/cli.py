@@ -1,4 +1,4 @@
-"""The command line: `serving-study run | doctor | compare | certify | book | sections`.
+"""The command line: `serving-study run | doctor | predict | compare | certify | book | sections`.
 
     serving-study run 3 --dry-run
     serving-study run 3 -p repeats 2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
@@ -114,6 +114,37 @@ def compare(
             print(f"{reference.NOT_COMPARABLE:<14}  {len(rows)} figures: {why}")
         print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) if len(table) else "no figure is in both")
     raise typer.Exit(1 if counts[reference.DIFFERS] else 0 if counts[reference.REPRODUCES] else 3)
+
+
+@app.command()
+def predict(
+    host: Annotated[str, typer.Option("--host", help="a host profile (l4x1) or an instance type (g6.xlarge)")],
+    section: Annotated[str, typer.Option("--section", help="3 or 5")] = "3",
+    model: Annotated[str, typer.Option("--model", help="the target: a shape that ships, a folder, a config.json, or a hub id in the cache")] = "Qwen/Qwen2.5-7B-Instruct",
+    draft_model: Annotated[str, typer.Option("--draft-model", help="section 3's draft, the same way")] = "Qwen/Qwen2.5-0.5B-Instruct",
+    price: Annotated[float | None, typer.Option("--price", help="US dollars an hour, for the cost of a million output tokens")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Say what arithmetic expects of a section on a host, before anything is rented: memory, TPOT, throughput, crossover, cost."""
+    from . import theory
+
+    if price is not None and price <= 0:
+        raise ParameterError("--price cannot be used", value=price, allowed="more than 0 US dollars an hour")
+    frame = theory.predict(host, model, draft_model, section=_number(section), price_per_hour=price)
+    if as_json:
+        print(json.dumps({"host": host, "section": _number(section), "model": model, "calibrated": theory.is_calibrated(host), "rows": json.loads(frame.to_json(orient="records"))}, indent=1))
+        return
+    print(f"section {section} on {host}, {model}: predicted, not measured; {theory.basis(host)}")
+    for arm, rows in frame.groupby("arm", sort=False):
+        first = rows.iloc[0]
+        if isinstance(first["reason"], str):
+            print(f"  {arm:<10} does not start: {first['reason']}")
+            continue
+        ends = "" if first["crossover"] != first["crossover"] else f"; pays below concurrency {first['crossover']:.0f}"
+        print(f"  {arm:<10} {first['weights_gib']:.2f} GiB of weights a GPU, {first['kv_tokens']:,.0f} KV tokens, {first['max_concurrency']:.1f} requests of full length{ends}{theory.caveat(arm)}")
+        for row in rows.itertuples():
+            cost = f", {row.usd_per_million:.2f} USD a million output tokens" if price else ""
+            print(f"      concurrency {row.concurrency:<3.0f}  TPOT {row.tpot_ms:7.2f} ms  TTFT {row.ttft_ms:6.0f} ms  {row.output_throughput:8.1f} tok/s out ({row.multiple:.2f}×){cost}")
 
 
 def _examine(plan: sweeps.Plan) -> None:

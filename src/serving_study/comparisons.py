@@ -146,7 +146,8 @@ def decompose(frame: pandas.DataFrame, baseline: str, steady: bool = False, requ
     )
     table = np.exp(np.log(factors).groupby([pairs["arm"], pairs["concurrency"]], sort=False).mean()).reset_index()
     table["closure"] = table["latency"] * table["occupancy"] * table["mix"] / table["ratio"]
-    return table.reset_index(drop=True)
+    order = {arm: place for place, arm in enumerate(dict.fromkeys(frame["arm"]))}
+    return table.sort_values(["arm", "concurrency"], key=lambda column: column.map(order) if column.name == "arm" else column, ignore_index=True)
 
 
 @dataclass(frozen=True)

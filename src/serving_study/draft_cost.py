@@ -13,8 +13,10 @@ from . import comparisons, paths, reference, store
 
 
 def arms() -> pandas.DataFrame:
-    """The newest cells of the H200's arms."""
-    return store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).newest()
+    """The newest cells of the H200's arms: the baseline, look-up, drafts by k, the baseline again."""
+    frame = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).newest()
+    rank = frame["arm"].map(lambda arm: (arm.endswith(comparisons.AGAIN), not arm.startswith("baseline"), not arm.startswith("ngram"), arm))
+    return frame.assign(rank=rank).sort_values(["rank", "concurrency", "repeat"], ignore_index=True).drop(columns="rank")
 
 
 def profiles() -> dict[str, dict]:

@@ -108,6 +108,26 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
     return figure
 
 
+def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> Figure:
+    """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow."""
+    rows = errors[errors["metric"] == metric]
+    figure, axis = plt.subplots(figsize=(5.0, 4.0), layout="constrained")
+    for (section, host), colour in zip(dict.fromkeys(zip(rows["section"], rows["host"], strict=True)), PALETTE[1:], strict=False):
+        mine = rows[(rows["section"] == section) & (rows["host"] == host)]
+        kept, left = mine[mine["excluded"].isna()], mine[mine["excluded"].notna()]
+        axis.scatter(kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}")
+        axis.scatter(left["measured"], left["predicted"], s=20, facecolors="none", edgecolors=colour, label="left out" if len(left) else None)
+    ends = np.array([0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()])
+    axis.plot(ends, ends, color="black", linewidth=0.9)
+    axis.fill_between(ends, 0.8 * ends, 1.2 * ends, color="black", alpha=0.1, linewidth=0, label="within 20 %")
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel(f"measured: {metric}")
+    axis.set_ylabel("predicted")
+    axis.legend(fontsize=7.5)
+    return figure
+
+
 def _concurrency_axis(axis, frame) -> None:
     values = sorted(frame["concurrency"].unique())
     axis.set_xscale("log", base=2)

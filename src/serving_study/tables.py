@@ -291,6 +291,12 @@ def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | N
     return means.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})
 
 
+def prediction_errors(summary: pandas.DataFrame) -> Styler:
+    """How far predictions were off, by section, host and metric."""
+    shown = summary.rename(columns={"median": "median error", "worst": "worst", "within_20": "within 20 %"})
+    return style(shown, "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, prescribed acceptance)", {name: "{:.1%}" for name in ("median error", "worst")} | {"within 20 %": "{:.0%}"})
+
+
 def _identifier(caption: str) -> str:
     return "t" + "".join(character if character.isalnum() else "-" for character in caption.lower())[:40]
 

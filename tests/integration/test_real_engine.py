@@ -25,7 +25,7 @@ def test_the_real_load_generator_in_one_process(environment, target, study, resu
     """Two cells of a good arm, then what the real client makes of faults; counts are asserted, times are not."""
     monkeypatch.setattr(loads, "ENGINE_SIDE", environments.ENGINE_SIDE)
     monkeypatch.setenv("TOKENIZER", str(target.folder / "tokenizer.json"))
-    faults = {"good": {}, "draft-k3": {"k": 3}, "error-event": {"fault": "error-event"}, "http-500": {"fault": "http-500"}, "once": {"fault": "dies-after", "after": 5, "lives": 5}}
+    faults = {"good": {}, "draft-k3": {"k": 3}, "error-event": {"fault": "error-event"}, "http-500": {"fault": "http-500"}, "once": {"fault": "dies-after", "after": 5, "lives": 1}}
     arms = [replace(study.arm(name, **about), model=target) for name, about in faults.items()]
     plan = replace(study.plan(arms, prompts=6, output_tokens=10, repeats=2), environment=environment)
     done = sweeps.run(plan)

@@ -1,0 +1,295 @@
+"""A model's arithmetic from its `config.json` alone: parameters, weight bytes on each rank, KV bytes a token, state a sequence.
+
+Weights are listed as an engine allocates them (q, k and v in one tensor, gate and up in another), since the allocator rounds
+each up; that is 0.7 % of Qwen2.5-7B and what makes the figures meet vLLM's "Model loading took". What can mislead: the rounding is
+PyTorch's as vLLM sets it while loading (blocks of 20 MiB and more are never split), so another engine's figure may lie lower;
+quantized weights are refused rather than guessed; latent attention (MLA) is counted without the matrices that vLLM derives from
+`kv_b_proj` after loading; and where layers are of several kinds, engines pad the pages of the small ones, which is not counted here.
+
+    >>> from serving_study import shapes
+    >>> shape = shapes.load("qwen2.5-7b-instruct")
+    >>> shape.parameters, shape.kv_bytes_per_token() // 1024, round(shape.weights_gib(tp=2), 2)
+    (7615616512, 56, 7.16)
+"""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ModelError
+from .models import SHAPES, TRUNCATED
+
+MIB, GIB = 2**20, 2**30
+VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+KINDS = {"full_attention": "full", "sliding_attention": "sliding", "linear_attention": "linear"}
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "deepseek_v2", "deepseek_v3")
+FAMILIES = (*PLAIN, *HYBRID)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One weight of one rank, as the engine allocates it; `count` of them are alike."""
+
+    name: str
+    elements: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model as its `config.json` states it. `layer_kinds` has full, sliding or linear for each layer."""
+
+    name: str
+    config: dict
+    layer_kinds: tuple[str, ...]
+
+    family = property(lambda self: self.config["model_type"])
+    layers = property(lambda self: self.config["num_hidden_layers"])
+    hidden = property(lambda self: self.config["hidden_size"])
+    heads = property(lambda self: self.config["num_attention_heads"])
+    vocabulary = property(lambda self: self.config["vocab_size"])
+
+    @property
+    def kv_heads(self) -> int:
+        return self.config.get("num_key_value_heads") or self.heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.config.get("head_dim") or self.hidden // self.heads
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output head is the embedding; the default differs by family."""
+        return self.config.get("tie_word_embeddings", self.family.startswith("gemma"))
+
+    @property
+    def latent(self) -> bool:
+        """Multi-head latent attention: one compressed vector a token in place of keys and values."""
+        return bool(self.config.get("kv_lora_rank"))
+
+    @property
+    def dtype_bytes(self) -> int:
+        return DTYPE_BYTES[self.config.get("torch_dtype") or self.config.get("dtype") or "bfloat16"]
+
+    @property
+    def experts(self) -> int:
+        return next((self.config[name] for name in ("num_local_experts", "num_experts", "n_routed_experts") if self.config.get(name)), 0)
+
+    @property
+    def parameters(self) -> int:
+        """Of the checkpoint, exactly: a tied head once, no padding, no module that only predicts several tokens."""
+        return sum(tensor.elements * tensor.count for tensor in self.tensors(padded=False))
+
+    def stage_layers(self, pp: int = 1) -> list[range]:
+        """The layers of each pipeline stage; what is left over goes to the stages before the last, as vLLM distributes it."""
+        if not 1 <= pp <= self.layers:
+            raise ModelError("this model cannot be cut into that many stages", value=pp, allowed=f"1 to {self.layers}")
+        sizes = [self.layers // pp] * pp
+        for position in range(2, self.layers % pp + 2):
+            sizes[-position] += 1
+        starts = [sum(sizes[:stage]) for stage in range(pp)]
+        return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+    def tensors(self, *, tp: int = 1, pp: int = 1, stage: int = 0, padded: bool = True) -> list[Tensor]:
+        """The weights of one rank: its share of each matrix, norms whole, key and value heads repeated where there are fewer than ranks.
+
+        Raises ModelError where the heads do not divide by `tp`.
+        """
+        self._check_tp(tp)
+        rows = math.ceil(self.vocabulary / VOCABULARY_PADDING) * VOCABULARY_PADDING if padded else self.vocabulary
+        embedding = Tensor("embedding", rows * self.hidden // tp)
+        found = [embedding] if stage == 0 or (stage == pp - 1 and self.tied) else []
+        for layer in self.stage_layers(pp)[stage]:
+            kind = self.layer_kinds[layer]
+            attention = self._linear(tp) if kind == "linear" else self._latent(tp) if self.latent else self._attention(tp)
+            found += [*attention, *self._mlp(layer, tp), Tensor("norm", self.hidden, 4 if self.family in ("gemma2", "gemma3_text") else 2)]
+        if stage == pp - 1:
+            found += [Tensor("norm", self.hidden)] + ([] if self.tied else [Tensor("head", embedding.elements)])
+        return found
+
+    def weights_bytes(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> int:
+        """Memory that the weights take on a rank of `stage` (the fullest stage when None), rotary table and rounding included."""
+        if quantized := self.config.get("quantization_config"):
+            raise ModelError("quantized weights are not counted", value=quantized.get("quant_method"), allowed="a config.json without quantization_config")
+        if stage is None:
+            return max(self.weights_bytes(tp=tp, pp=pp, stage=number) for number in range(pp))
+        weights = sum(allocated_bytes(tensor.elements * self.dtype_bytes) * tensor.count for tensor in self.tensors(tp=tp, pp=pp, stage=stage))
+        return weights + allocated_bytes(self.config.get("max_position_embeddings", 0) * self._rotary_dim * self.dtype_bytes)
+
+    def weights_gib(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> float:
+        """The same in GiB: what vLLM prints as "Model loading took"."""
+        return self.weights_bytes(tp=tp, pp=pp, stage=stage) / GIB
+
+    def kv_bytes_per_token(self, *, tp: int = 1, pp: int = 1, stage: int | None = None, element_bytes: int | None = None, context: int | None = None) -> int:
+        """KV cache that one more token takes on a rank (the fullest stage when None); `element_bytes` 1 for an fp8 cache.
+
+        Full attention grows with every token; sliding layers count while `context` (tokens so far) is inside their window, or when
+        it is None; linear attention never. A latent vector is whole on every rank.
+        """
+        if stage is None:
+            return max(self.kv_bytes_per_token(tp=tp, pp=pp, stage=number, element_bytes=element_bytes, context=context) for number in range(pp))
+        self._check_tp(tp)
+        per_layer = self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"] if self.latent else 2 * max(1, self.kv_heads // tp) * self.head_dim
+        window = self.config.get("sliding_window") or math.inf
+        growing = {"full"} | ({"sliding"} if context is None or context < window else set())
+        layers = sum(self.layer_kinds[layer] in growing for layer in self.stage_layers(pp)[stage])
+        return layers * per_layer * (element_bytes or self.dtype_bytes)
+
+    def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, element_bytes: int | None = None) -> int:
+        """KV cache and state of one sequence of so many tokens, on a rank of the fullest stage; sliding layers keep their window alone."""
+        window = min(tokens, self.config.get("sliding_window") or tokens)
+        all_layers, full_only = (self.kv_bytes_per_token(tp=tp, pp=pp, element_bytes=element_bytes, context=context) for context in (None, math.inf))
+        if "sliding" not in self.layer_kinds:
+            full_only = all_layers
+        return full_only * tokens + (all_layers - full_only) * window + self.state_bytes_per_sequence(tp=tp, pp=pp)
+
+    def state_bytes_per_sequence(self, *, tp: int = 1, pp: int = 1) -> int:
+        """Fixed state of the linear-attention layers for one sequence, on a rank: the convolution's last inputs and the recurrent matrices."""
+        if "linear" not in self.layer_kinds:
+            return 0
+        key_heads, key_dim, value_heads, value_dim, kernel = self._gated_delta
+        matrix_bytes = DTYPE_BYTES[self.config.get("mamba_ssm_dtype", "float32")]
+        convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * self.dtype_bytes
+        layer = (convolution + value_heads * key_dim * value_dim * matrix_bytes) // tp
+        return layer * max(sum(self.layer_kinds[number] == "linear" for number in stage) for stage in self.stage_layers(pp))
+
+    @property
+    def _rotary_dim(self) -> int:
+        if self.latent:
+            return self.config["qk_rope_head_dim"]
+        return int(self.head_dim * self.config.get("partial_rotary_factor", 1.0))
+
+    @property
+    def _gated_delta(self) -> tuple[int, ...]:
+        names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim", "linear_conv_kernel_dim")
+        return tuple(self.config[name] for name in names)
+
+    def _check_tp(self, tp: int) -> None:
+        if tp < 1 or self.heads % tp or (not self.latent and max(tp, self.kv_heads) % min(tp, self.kv_heads)):
+            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0 and (self.latent or max(n, self.kv_heads) % min(n, self.kv_heads) == 0)]
+            heads = f"the heads of {self.name} ({self.heads}, {self.kv_heads} for keys and values)"
+            raise ModelError(f"{heads} do not divide over that many ranks", value=f"tp {tp}", allowed=", ".join(map(str, fits)))
+
+    def _attention(self, tp: int) -> list[Tensor]:
+        width, kv_width = self.heads * self.head_dim // tp, max(1, self.kv_heads // tp) * self.head_dim
+        gate = width if self.family in HYBRID else 0  # these gate the attention's output
+        qkv = width + gate + 2 * kv_width
+        found = [Tensor("qkv", qkv * self.hidden), Tensor("output", width * self.hidden)]
+        if self.config.get("attention_bias") or self.config.get("qkv_bias", self.family in ("qwen2", "qwen2_moe")):
+            found.append(Tensor("qkv bias", qkv))
+        if self.config.get("attention_bias"):
+            found.append(Tensor("output bias", self.hidden))
+        if self.family.startswith("qwen3") or self.family == "gemma3_text":
+            found.append(Tensor("head norm", self.head_dim, 2))
+        return found
+
+    def _latent(self, tp: int) -> list[Tensor]:
+        get, heads = self.config.get, self.heads // tp
+        query, value, low, rope = get("qk_nope_head_dim") + get("qk_rope_head_dim"), get("v_head_dim"), get("kv_lora_rank"), get("qk_rope_head_dim")
+        query_low = get("q_lora_rank")
+        return [
+            Tensor("query and kv down", ((query_low or 0) + low + rope) * self.hidden),
+            Tensor("latent norm", low + (query_low or 0)),
+            Tensor("query up", heads * query * (query_low or self.hidden)),
+            Tensor("kv up", heads * (get("qk_nope_head_dim") + value) * low),
+            Tensor("output", heads * value * self.hidden),
+        ]
+
+    def _linear(self, tp: int) -> list[Tensor]:
+        key_heads, key_dim, value_heads, value_dim, kernel = self._gated_delta
+        keys, values = key_heads * key_dim // tp, value_heads * value_dim // tp
+        return [
+            Tensor("gated delta input", (2 * keys + 2 * values) * self.hidden),
+            Tensor("gates", 2 * value_heads // tp * self.hidden),
+            Tensor("convolution", (2 * keys + values) * kernel),
+            Tensor("decay", value_heads // tp, 2),
+            Tensor("head norm", value_dim),
+            Tensor("output", values * self.hidden),
+        ]
+
+    def _mlp(self, layer: int, tp: int) -> list[Tensor]:
+        get = self.config.get
+        sparse_from, step = get("first_k_dense_replace", 0), get("decoder_sparse_step", get("moe_layer_freq", 1))
+        if not self.experts or layer < sparse_from or (layer + 1) % step or layer in get("mlp_only_layers", ()):
+            found = _gated(self.hidden, self.config["intermediate_size"] // tp)
+            return found + ([Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)] if get("mlp_bias") else [])
+        width = get("moe_intermediate_size") or self.config["intermediate_size"]
+        found = [Tensor("router", self.experts * self.hidden), *_gated(self.hidden, width // tp, self.experts)]
+        if get("topk_method") == "noaux_tc":
+            found.append(Tensor("router correction", self.experts))
+        shared = get("shared_expert_intermediate_size") or get("n_shared_experts", 0) * width
+        if shared:
+            found += _gated(self.hidden, shared // tp)
+        if get("shared_expert_intermediate_size"):
+            found.append(Tensor("shared gate", self.hidden))
+        return found
+
+
+def allocated_bytes(size: int) -> int:
+    """Device memory that PyTorch's allocator gives a tensor of this size while vLLM loads (`max_split_size_mb` 20).
+
+    From 10 MiB on a segment is whole 2 MiB; what is over goes back when it is more than 1 MiB, unless the block is of 20 MiB or more.
+    """
+    exact, whole = math.ceil(size / 512) * 512, math.ceil(size / (2 * MIB)) * 2 * MIB
+    return whole if size >= 20 * MIB or (size >= 10 * MIB and whole - exact <= MIB) else exact
+
+
+def load(source: str | Path) -> Shape:
+    """The shape at a path or folder, of a name that ships with the book (cut or whole), or of a hub id that ships or lies in the hub's cache.
+
+    Raises ModelError for anything else and for a family that is not known.
+    """
+    if cut := TRUNCATED.fullmatch(str(source)):
+        return of_config(load(cut[1]).config | {"num_hidden_layers": int(cut[2])}, name=str(source))
+    path = Path(source).expanduser()
+    places = (path, path / "config.json", SHAPES / str(source).rsplit("/", 1)[-1].lower() / "config.json", _cached(str(source)))
+    found = next((file for file in places if file and file.is_file()), None)
+    if found is None:
+        known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir()))
+        allowed = f"a path, a hub id in the cache, or one of {known}"
+        raise ModelError("no config.json for this model", value=source, allowed=allowed, next=f"hf download {source} config.json")
+    try:
+        config = json.loads(found.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError("not a config.json", value=f"{found}: {error}", allowed="one JSON object") from None
+    return of_config(config, name=str(source) if found.parent != path else path.name)
+
+
+def of_config(config: dict, *, name: str = "model") -> Shape:
+    """The shape that a parsed `config.json` describes; that of the text model where it has several."""
+    config = {**config, **config["text_config"]} if "text_config" in config else config
+    if config.get("model_type") not in FAMILIES:
+        raise ModelError("the arithmetic of this family is not known", value=config.get("model_type"), allowed=", ".join(FAMILIES))
+    missing = [key for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size") if not isinstance(config.get(key), int)]
+    if missing:
+        raise ModelError("config.json lacks what the arithmetic needs", value=", ".join(missing), allowed="a whole number each")
+    return Shape(name, config, tuple(_kinds(config)))
+
+
+def _kinds(config: dict) -> list[str]:
+    layers, window = config["num_hidden_layers"], config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    if config.get("layer_types"):
+        if unknown := set(config["layer_types"]) - set(KINDS):
+            raise ModelError("layers of a kind that is not known", value=", ".join(sorted(unknown)), allowed=", ".join(KINDS))
+        return [KINDS[kind] for kind in config["layer_types"]]
+    if every := config.get("full_attention_interval"):
+        return ["full" if (layer + 1) % every == 0 else "linear" for layer in range(layers)]
+    if config["model_type"] in ("gemma2", "gemma3_text"):
+        every = config.get("sliding_window_pattern", 2 if config["model_type"] == "gemma2" else 6)
+        return ["full" if (layer + 1) % every == 0 else "sliding" for layer in range(layers)]
+    first = config.get("max_window_layers", 0) if config["model_type"].startswith("qwen") else 0
+    return ["sliding" if window and layer >= first else "full" for layer in range(layers)]
+
+
+def _gated(hidden: int, width: int, experts: int = 1) -> list[Tensor]:
+    return [Tensor("gate and up", 2 * width * hidden * experts), Tensor("down", width * hidden * experts)]
+
+
+def _cached(name: str) -> Path | None:
+    home = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub")
+    files = sorted(home.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"), key=lambda file: file.stat().st_mtime)
+    return files[-1] if files else None
