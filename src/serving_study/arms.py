@@ -77,6 +77,7 @@ def speculation(
     heterogeneous_vocabulary: bool = True,
     prescribed: dict | None = None,
     control: Model | None = None,
+    truncated: Model | None = None,
     synchronous_control: bool = False,
     only: Sequence[str] | None = None,
 ) -> tuple[Arm, ...]:
@@ -85,7 +86,8 @@ def speculation(
     `ngram_window` is (shortest, longest) match in tokens. `prescribed` maps an arm's name to the acceptance rate that the
     engine is told to produce, for random weights. `control` is a draft of the target's own vocabulary, for the middle k: does
     the mapping between vocabularies cost anything? `synchronous_control` adds the baseline as a draft model makes vLLM run its
-    target: without asynchronous scheduling, on the older model runner. `only` keeps the named arms.
+    target: without asynchronous scheduling, on the older model runner. `truncated` is a poor draft beside a trained one, for the middle
+    k: what does a bad draft cost? `only` keeps the named arms.
     """
     gpus = min(1, len(host.gpus)) if host.gpus else 0
     base = Arm("baseline", target, options=options, environment=environment, gpus=gpus)
@@ -105,6 +107,10 @@ def speculation(
         config = {"method": "draft_model", "model": control.source, "num_speculative_tokens": k}
         arms.append(replace(base, name=f"draft-k{k}-same-vocabulary", speculative=config, draft=control, technique="draft", acceptance="measured"))
         prescribed = (prescribed or {}) | {arms[-1].name: (prescribed or {}).get(f"draft-k{k}")}
+    if truncated and ks:
+        k = sorted(ks)[len(ks) // 2]
+        config = {"method": "draft_model", "model": truncated.source, "num_speculative_tokens": k}
+        arms.append(replace(base, name=f"draft-k{k}-truncated", speculative=config, draft=truncated, technique="draft", acceptance="measured"))
     arms = [_prescribe(arm, (prescribed or {}).get(arm.name)) for arm in arms]
     if synchronous_control:
         arms.append(replace(base, name="baseline-synchronous", options=options | {"async_scheduling": False}, environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"}))

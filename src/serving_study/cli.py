@@ -46,7 +46,7 @@ def run(
     values = sections.parameters(chosen, given)
     if dry_run:
         if not chosen.measures:
-            print(f"section {chosen.number} starts no server: its notebook takes about a minute")
+            print(f"section {chosen.number} starts no server: its notebook takes {chosen.takes}")
             return
         plan = sections.plan(chosen.number, dry=True, **values)
         sweeps.table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))

