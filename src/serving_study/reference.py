@@ -34,9 +34,10 @@ VERDICT_METRICS = ("total_token_throughput", "output_throughput", "median_tpot_m
 # What must be equal: ratios between arms hold across machines and versions, absolute figures do not.
 OF_RATIOS = ("model", "draft", "weights", "acceptance", "data set", "load")
 OF_ABSOLUTES = ("machine", *OF_RATIOS, "version")
-# What the study says of its runs of section 3; the data set's digest and the version of this run are not stated there.
-STATED = {"model": "qwen2.5-7b", "draft": "qwen2.5-0.5b", "weights": "real", "acceptance": "measured", "data set": "sharegpt", "version": "not stated"}
-LOADS = {1: 10, 4: 20, 16: 64, 64: 128}
+# What the study says of its runs; the data set's digest is not stated there, nor the version of these.
+STATED = {"weights": "real", "data set": "sharegpt", "version": "not stated"}
+DRAFT = "qwen2.5-0.5b"
+LOADS = {3: {1: 10, 4: 20, 16: 64, 64: 128}, 5: {1: 8, 8: 24, 32: 48}}  # section to prompts by concurrency
 HEADER = ("section", "host", "model", "arm", "concurrency", "metric", "value")
 KEY = ["section", "host", "model", "arm", "concurrency", "request", "metric"]
 
@@ -166,13 +167,16 @@ def _reference_study(name: str, host: str, section: int) -> Study:
     if host not in hosts:
         raise ParameterError("the reference study has no such host in this section", value=name, allowed=", ".join(f"reference/{host}" for host in hosts))
     figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]
-    frame = figures.pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False).reset_index().astype({"concurrency": int})
+    if figures.empty:
+        raise ParameterError("the reference study has no figures by concurrency of this host in this section", value=f"{name}, section {section}", allowed="a host with latencies or throughputs", next=f"grep {host} data/reference/section-{section}.csv")
+    frame = figures.pivot_table(index=["arm", "model", "concurrency"], columns="metric", values="value", sort=False).reset_index().astype({"concurrency": int})
     machine = {"l4x1": "1 × NVIDIA L4", "l4x4": "4 × NVIDIA L4", "a10gx4": "4 × NVIDIA A10G"}.get(host, host)
     stated = lambda row: STATED | {  # noqa: E731
         "machine": machine,
-        "draft": STATED["draft"] if row.arm.startswith("draft") else None,
-        "acceptance": None if row.arm == "baseline" else STATED["acceptance"],
-        "load": _load(LOADS.get(row.concurrency, 0), None, None),
+        "model": row.model,
+        "draft": DRAFT if row.arm.startswith("draft") else None,
+        "acceptance": "measured" if "-k" in row.arm else None,
+        "load": _load(LOADS[section][row.concurrency], None, None),
     }
     return Study(name, frame.assign(repeat=0, certificate="unknown", facts=[stated(row) for row in frame.itertuples()]))
 

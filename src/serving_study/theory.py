@@ -22,23 +22,17 @@ CALIBRATION = paths.DATA / "hardware" / "calibration.csv"
 TYPICAL = (0.72, 0.6)  # of a host that was never calibrated: what the fitted ones have in the middle
 LINKS = {"pcie": (2.5e9, 15e-6), "nvlink": (300e9, 15e-6)}  # bytes/s and seconds a step of a ring; pcie: through the host's memory
 TARGET, DRAFT = "qwen2.5-7b-instruct", "qwen2.5-0.5b-instruct"
-CONCURRENCIES = {3: (1, 4, 16, 64), 5: (1, 8, 32)}
 SPLITS = {"7b-tp1": ("7b", 1, 1), "7b-tp2": ("7b", 2, 1), "7b-tp4": ("7b", 4, 1), "14b-tp1": ("14b", 1, 1), "14b-tp2": ("14b", 2, 1), "14b-pp2": ("14b", 1, 2), "14b-tp4": ("14b", 4, 1)}
 # Which cells say something about theory, and why the others do not.
-EXCLUDED = {
-    ("l4x1", "ngram-k3"): "how often the look-up finds something to propose is not stated",
-    ("h200x1", "draft-k1"): "as released, the engine launches the draft's kernels one by one (section 3)",
-    ("h200x1", "draft-k3"): "as released, the engine launches the draft's kernels one by one (section 3)",
-    ("h200x1", "draft-k5"): "as released, the engine launches the draft's kernels one by one (section 3)",
-}
+EXCLUDED = {("l4x1", "ngram-k3"): "how often the look-up finds something to propose is not stated"}
+EXCLUDED |= {("h200x1", f"draft-k{k}"): "as released, the engine launches the draft's kernels one by one (section 3)" for k in (1, 3, 5)}
 
 
 def work(shape: shapes.Shape, tp: int = 1, pp: int = 1) -> Work:
     """One rank's work in a forward pass of a dense model. Raises ParameterError for a model with experts, of which a pass reads a part."""
     if shape.experts:
         raise ParameterError("the time of a pass is not predicted for a model with experts", value=shape.name, allowed="a dense model")
-    table = 0 if shape.tied else shape.vocabulary * shape.hidden * shape.dtype_bytes
-    read = shape.parameters * shape.dtype_bytes - table
+    read = shape.read_bytes
     whole = Work(read, 2 * read / shape.dtype_bytes, shape.kv_bytes_per_token(), shape.layers, shape.hidden * shape.dtype_bytes)
     return split(whole, tp, pp)
 
@@ -90,8 +84,8 @@ def predict(host: str, model: str = TARGET, draft: str = DRAFT, *, section: int 
 
     `acceptance` is a rate by arm; without, the reference study's mean.
     """
-    if section not in CONCURRENCIES:
-        raise ParameterError("nothing is predicted for this section", value=section, allowed=", ".join(map(str, CONCURRENCIES)))
+    if section not in reference.LOADS:
+        raise ParameterError("nothing is predicted for this section", value=section, allowed=", ".join(map(str, reference.LOADS)))
     place, rows = ceilings.of_host(host), []
     rates = acceptance if acceptance is not None else _reference_rates()
     for arm, target, tp, pp, k, drafted in _arms(section, model, draft):
@@ -108,8 +102,8 @@ def predict(host: str, model: str = TARGET, draft: str = DRAFT, *, section: int 
         rank, on = work(target, tp, pp), machine(place)
         speculation = Speculation(k, alpha_of(rates.get(arm, 0.5), k), work(drafted) if drafted else None) if k else None
         ends = crossover(rank, on, speculation, 330) if speculation else None
-        for concurrency in CONCURRENCIES[section]:
-            seen = closed_loop(lengths(concurrency, _prompts(section, concurrency)), concurrency, rank, on, speculation)
+        for concurrency, prompts in reference.LOADS[section].items():
+            seen = closed_loop(lengths(concurrency, prompts), concurrency, rank, on, speculation)
             cost = price_per_hour / 3600 / seen["output_throughput"] * 1e6 if price_per_hour else None
             rows.append(row | {"concurrency": concurrency, "tpot_ms": seen["median_tpot_ms"], "ttft_ms": seen["median_ttft_ms"], "output_throughput": seen["output_throughput"], "crossover": ends, "usd_per_million": cost})
     columns = ["arm", "gpus", "weights_gib", "kv_tokens", "max_concurrency", "concurrency", "tpot_ms", "ttft_ms", "output_throughput", "multiple", "crossover", "usd_per_million", "reason"]
@@ -126,7 +120,7 @@ def errors() -> pandas.DataFrame:
     for section, host, cells, baseline in _measured():
         on, base = machine(ceilings.of_host(host)), {}
         for (arm, concurrency), cell in cells.items():
-            seen = closed_loop(lengths(concurrency, _prompts(section, concurrency)), concurrency, cell["rank"], on, cell["speculation"])
+            seen = closed_loop(lengths(concurrency, reference.LOADS[section][concurrency]), concurrency, cell["rank"], on, cell["speculation"])
             if arm == baseline:
                 base[concurrency] = seen["total_token_throughput"], cell["total_token_throughput"]
                 continue
@@ -152,7 +146,7 @@ def recalibrate() -> dict[str, tuple[float, float]]:
         if host in found:
             continue
         own = {concurrency: cell for (arm, concurrency), cell in cells.items() if arm == baseline}
-        fitted = fit(machine(ceilings.of_host(host), TYPICAL), next(iter(own.values()))["rank"], {c: lengths(c, _prompts(section, c)) for c in own}, {c: cell["median_tpot_ms"] for c, cell in own.items()})
+        fitted = fit(machine(ceilings.of_host(host), TYPICAL), next(iter(own.values()))["rank"], {c: lengths(c, reference.LOADS[section][c]) for c in own}, {c: cell["median_tpot_ms"] for c, cell in own.items()})
         found[host] = (fitted.efficiency, fitted.compute_efficiency)
     return found
 
@@ -167,7 +161,7 @@ def _measured():
     frames = [store.Store("h200x1", name, paths.RESULTS_PUBLISHED).newest() for name in (3, "3-draft-graphs")]
     frames[1] = frames[1].assign(arm=frames[1]["arm"] + ", its graphs on")
     frame = comparisons.usable(pandas.concat(frames, ignore_index=True))
-    frame = frame[frame["concurrency"].isin(CONCURRENCIES[3]) & ~frame["arm"].str.endswith(comparisons.AGAIN)]
+    frame = frame[frame["concurrency"].isin(list(reference.LOADS[3])) & ~frame["arm"].str.endswith(comparisons.AGAIN)]
     means = frame.groupby(["arm", "concurrency"], sort=False)[["median_tpot_ms", "total_token_throughput", "acceptance_rate", "total_output_tokens", "accepted_tokens"]].mean()
     yield 3, "h200x1", {(arm, int(concurrency)): _cell(arm, row) for (arm, concurrency), row in _first(means, "baseline")}, "baseline"
 
@@ -201,10 +195,6 @@ def _arms(section: int, model: str, draft: str):
     yield "ngram-k3", target, 1, 1, 3, None
     for k in (1, 3, 5):
         yield f"draft-k{k}", target, 1, 1, k, drafted
-
-
-def _prompts(section: int, concurrency: int) -> int:
-    return reference.LOADS.get(concurrency, 2 * concurrency) if section == 3 else {1: 8, 8: 24, 32: 48}[concurrency]
 
 
 @functools.cache

@@ -98,14 +98,14 @@ def errors():
         (3, "l4x1", "median TPOT (ms)", 12, 0.14, 1.0),
         (3, "l4x1", "throughput, multiple of the baseline", 12, 0.12, 0.9),
         # On an H200 a pass is so short that what the engine does between passes decides, and nothing here knows it.
-        (3, "h200x1", "median TPOT (ms)", 8, 0.44, 0.0),
-        (3, "h200x1", "throughput, multiple of the baseline", 8, 0.88, 0.0),
+        (3, "h200x1", "median TPOT (ms)", 8, 0.44, None),
+        (3, "h200x1", "throughput, multiple of the baseline", 8, 0.88, None),
     ],
 )
 def test_the_errors_only_get_smaller(errors, section, host, metric, cells, median, within_20):
     table = theory.summary(errors).set_index(["section", "host", "metric"])
     row = table.loc[(section, host, metric)]
-    assert row["cells"] == cells and row["median"] <= median and row["within_20"] >= within_20
+    assert row["cells"] == cells and row["median"] <= median and (within_20 is None or row["within_20"] >= within_20)
 
 
 def test_what_is_left_out_says_why(errors):

@@ -86,6 +86,14 @@ def test_unknown_studies_are_named():
         reference.study("h200x1/none", 3, paths.RESULTS_PUBLISHED)
     with pytest.raises(ParameterError, match="no such host.*reference/b200\n.*allowed: reference/l4x1"):
         reference.study("reference/b200", 3)
+    with pytest.raises(ParameterError, match="no figures by concurrency of this host.*reference/l4x4, section 5"):
+        reference.study("reference/l4x4", 5)
+
+
+def test_the_reference_study_states_each_arms_own_model_and_load():
+    facts = {(row.arm, row.concurrency): row.facts for row in reference.study("reference/a10gx4", 5).frame.itertuples()}
+    assert facts["14b-tp2", 8]["model"] == "qwen2.5-14b" and facts["7b-tp1", 8]["model"] == "qwen2.5-7b"
+    assert facts["7b-tp1", 8]["load"].startswith("24 prompts, ") and facts["7b-tp1", 8]["acceptance"] is None
 
 
 def test_earlier_runs_are_all_but_the_current_one():
