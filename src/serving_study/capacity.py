@@ -120,15 +120,10 @@ class Capacity:
 
 
 def predict(server: Server, *, constant_gib: float | None = None) -> Capacity:
-    """The server's memory by arithmetic; the constant of its GPU, or the mean of the three known ones, when None."""
+    """The server's memory by arithmetic, `tokens` being "GPU KV cache size" in vLLM's log; the constant of its GPU, or the mean of the three known ones, when None."""
     constant = CONSTANT_GIB.get(server.gpu.name, sum(CONSTANT_GIB.values()) / len(CONSTANT_GIB)) if constant_gib is None else constant_gib
     ranks = [_rank(server, stage, constant) for stage in range(server.pp)]
     return min(ranks, key=lambda rank: (rank.tokens, rank.kv_gib))
-
-
-def kv_tokens(server: Server, *, constant_gib: float | None = None) -> int:
-    """KV tokens that fit: the figure of "GPU KV cache size" in vLLM's log."""
-    return predict(server, constant_gib=constant_gib).tokens
 
 
 def calibrate(server: Server, measured_tokens: int) -> float:

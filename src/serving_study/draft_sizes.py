@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from . import speculation
+from . import shapes, speculation
 
 if TYPE_CHECKING:
     from .distillation import Distillation
@@ -55,17 +55,9 @@ def student_config(wanted: "Distillation", target: dict) -> dict:
 
 
 def size(config: dict) -> Size:
-    """A Llama's or Qwen2's size from its config.json. A pass reads every layer and the whole output embedding, of the input embedding one row."""
-    width, heads, inner = config["hidden_size"], config["num_attention_heads"], config["intermediate_size"]
-    head = config.get("head_dim") or width // heads
-    keys = config.get("num_key_value_heads") or heads
-    layer = 2 * width * heads * head + 2 * width * keys * head + 3 * width * inner + 2 * width
-    if config.get("attention_bias", config.get("model_type") == "qwen2"):
-        layer += (heads + 2 * keys) * head
-    embedding = config["vocab_size"] * width
-    inside = config["num_hidden_layers"] * layer + width
-    parameters = inside + embedding * (1 if config.get("tie_word_embeddings", False) else 2)
-    return Size(parameters, BF16 * (inside + embedding), embedding / (inside + embedding))
+    """A model's size from its config.json."""
+    shape = shapes.of_config(config | {"torch_dtype": "bfloat16"})
+    return Size(shape.parameters, shape.read_bytes, BF16 * shape.vocabulary * shape.hidden / shape.read_bytes)
 
 
 def cost_ratio(student: dict, target: dict) -> float:
@@ -73,11 +65,11 @@ def cost_ratio(student: dict, target: dict) -> float:
     return size(student).bytes_a_pass / size(target).bytes_a_pass
 
 
-def candidates(wanted: "Distillation", target: dict, shapes: Sequence[dict]) -> pandas.DataFrame:
+def candidates(wanted: "Distillation", target: dict, others: Sequence[dict]) -> pandas.DataFrame:
     """The wanted size and others beside it: what a pass reads, its cost, and the acceptance from which each k pays."""
     rows = []
-    for shape in ({}, *shapes):
-        other = dataclasses.replace(wanted, **shape)
+    for changes in ({}, *others):
+        other = dataclasses.replace(wanted, **changes)
         config = student_config(other, target)
         weighs, cost = size(config), cost_ratio(config, target)
         row = {"layers": other.layers, "width": other.width, "million weights": weighs.parameters / 1e6, "MiB": BF16 * weighs.parameters / 2**20, "MiB a pass": weighs.bytes_a_pass / 2**20, "output embedding": weighs.head_share, "cost ratio": cost}

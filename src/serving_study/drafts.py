@@ -77,7 +77,7 @@ def pack(wanted: "Distillation", target: Model, folder: Path) -> Trained:
         if weighs > LARGEST_FOLDER and target.name == embedded.NAME:
             raise ModelError("the packed draft is too large to ship with the book", value=f"{weighs / 2**20:.1f} MiB", allowed=f"{LARGEST_FOLDER / 2**20:.0f} MiB or less", next="less width, fewer layers, or tie_embeddings=True; fresh=True begins anew")
 
-    embedded._whole(out, write)
+    embedded.whole(out, write)
     return load(out)
 
 

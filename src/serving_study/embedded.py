@@ -51,7 +51,7 @@ def folder(say: Callable[[str], None] = print) -> Path:
     with tempfile.TemporaryDirectory(dir=_made(paths.CACHE)) as temporary:
         gguf = Path(os.environ.get("SERVING_STUDY_GGUF") or _download(Path(temporary)))
         _check_digest(gguf)
-        _whole(out, lambda unfinished: convert(gguf, unfinished))
+        whole(out, lambda unfinished: convert(gguf, unfinished))
     return out
 
 
@@ -76,7 +76,7 @@ def first_layers(source: Path, count: int) -> Path:
         kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("model.layers.") or int(name.split(".")[2]) < count}
         _write_raw(unfinished / "model.safetensors", kept)
 
-    _whole(out, write)
+    whole(out, write)
     return out
 
 
@@ -205,7 +205,7 @@ def _check_digest(gguf: Path) -> None:
         raise ModelError(f"{gguf.name} is not the file that the book was made with", value=f"sha256 {digest}", allowed=GGUF_SHA256, next="unset SERVING_STUDY_GGUF, then the same command again")
 
 
-def _whole(out: Path, write: Callable[[Path], None]) -> None:
+def whole(out: Path, write: Callable[[Path], None]) -> None:
     """`out` appears with everything in it, or not at all."""
     unfinished = _made(out.parent) / f"{out.name}.{os.getpid()}.tmp"
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -84,6 +84,11 @@ class Shape:
         """Of the checkpoint, exactly: a tied head once, no padding, no module that only predicts several tokens."""
         return sum(tensor.elements * tensor.count for tensor in self.tensors(padded=False))
 
+    @property
+    def read_bytes(self) -> int:
+        """Weights that a decode pass of a dense model reads: all of them, of an input embedding of its own one row alone."""
+        return (self.parameters - (0 if self.tied else self.vocabulary * self.hidden)) * self.dtype_bytes
+
     def stage_layers(self, pp: int = 1) -> list[range]:
         """The layers of each pipeline stage; what is left over goes to the stages before the last, as vLLM distributes it."""
         if not 1 <= pp <= self.layers:

@@ -218,7 +218,7 @@ def test_a_conversion_that_fails_leaves_nothing(cache):
         raise OSError("No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        embedded._whole(cache / "models" / "x", fail)
+        embedded.whole(cache / "models" / "x", fail)
     assert list((cache / "models").iterdir()) == []
 
 
