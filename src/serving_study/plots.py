@@ -5,7 +5,7 @@ import numpy as np
 import pandas
 from matplotlib.figure import Figure
 
-from . import comparisons, tables
+from . import comparisons, reference, tables
 
 PALETTE = ("#4c4c4c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
 
@@ -105,6 +105,7 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
         axis.set_xlabel(f"factor against {baseline} (logarithmic)")
         axis.set_title(title, fontsize=9)
     figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, ncols=4, loc="outside upper center")
+    figure.supxlabel(tables.labels(frame), fontsize=9, x=0.99, ha="right")
     return figure
 
 
@@ -115,7 +116,8 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
     for (section, host), colour in zip(dict.fromkeys(zip(rows["section"], rows["host"], strict=True)), PALETTE[1:], strict=False):
         mine = rows[(rows["section"] == section) & (rows["host"] == host)]
         kept, left = mine[mine["excluded"].isna()], mine[mine["excluded"].notna()]
-        axis.scatter(kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}")
+        about = "reference" if host in set(reference.load(int(section))["host"]) else "random weights, prescribed acceptance"
+        axis.scatter(kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}: {about}")
         axis.scatter(left["measured"], left["predicted"], s=20, facecolors="none", edgecolors=colour, label="left out" if len(left) else None)
     ends = np.array([0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()])
     axis.plot(ends, ends, color="black", linewidth=0.9)
