@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--token-s", type=float, default=0.0)
     parser.add_argument("--variant", help="means nothing: tells arms apart")
     state = State(options := parser.parse_args())
-    note("server", port=options.port, fault=options.fault)
+    note("server", arm=os.environ.get("ARM"), port=options.port, fault=options.fault)
     if state.fault == "oom":
         print(OUT_OF_MEMORY.read_text(), flush=True)
         sys.exit(1)

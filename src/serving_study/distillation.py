@@ -196,8 +196,8 @@ def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict
         "conversations": str(datasets.OWN),
         "device": "cuda" if gpu else "cpu",
         "chunk": draft_sizes.CHUNKS[gpu],
-        "batch": 1024 if gpu else 16,
-        "part": 4096 if gpu else 32,
+        "batch": 1024 if gpu else 64,
+        "part": 4096 if gpu else 256,
         "ends": ends if isinstance(ends, list) else [ends],
     }
 
