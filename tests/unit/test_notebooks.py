@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import fields
 
 import pytest
 
 from serving_study import paths, sections
+from serving_study.plans import speculation
 
 SOURCES = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
 CHAPTERS = sorted(paths.SECTIONS.glob("*.ipynb"))
@@ -33,7 +35,7 @@ def test_every_parameter_has_a_comment(file):
 
 
 def test_the_header_of_section_3_is_the_plans():
-    assert set(sections.header(sections.get(3))) == {field.name for field in sections.fields(sections.Speculation)}
+    assert set(sections.header(sections.get(3))) == {field.name for field in fields(speculation.Speculation)}
 
 
 @pytest.mark.parametrize("file", CHAPTERS, ids=lambda file: file.stem)

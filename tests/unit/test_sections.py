@@ -5,9 +5,10 @@ from dataclasses import fields
 import nbformat
 import pytest
 
-from serving_study import hosts, paths, sections
+from serving_study import environments, hosts, paths, sections
 from serving_study.errors import ParameterError
-from serving_study.sections import Speculation
+from serving_study.plans import speculation
+from serving_study.plans.speculation import Speculation
 
 HEADER = """\
 host: str = "auto"          # cpu or a GPU profile
@@ -117,7 +118,7 @@ def test_a_value_of_the_right_type_is_taken(name, value):
 
 def test_every_default_has_its_own_type():
     sections.check(Speculation, {field.name: getattr(Speculation(), field.name) for field in fields(Speculation)})
-    for defaults in (sections.CPU, sections.GPU):
+    for defaults in (speculation.CPU, speculation.GPU):
         sections.check(Speculation, defaults)
 
 
@@ -126,8 +127,8 @@ def resolved(defaults, **given):
 
 
 def test_the_defaults_of_both_kinds_of_host_can_be_used():
-    sections._check_values(resolved(sections.CPU))
-    sections._check_values(resolved(sections.GPU))
+    speculation.check_values(resolved(speculation.CPU))
+    speculation.check_values(resolved(speculation.GPU))
 
 
 BAD = [
@@ -157,17 +158,17 @@ BAD = [
 @pytest.mark.parametrize(("named", "name", "value", "allowed"), BAD)
 def test_a_value_that_cannot_be_used_is_refused(named, name, value, allowed):
     with pytest.raises(ParameterError, match=f"parameter {named} cannot be used") as caught:
-        sections._check_values(resolved(sections.CPU, **{name: value}))
+        speculation.check_values(resolved(speculation.CPU, **{name: value}))
     assert caught.value.allowed == allowed and caught.value.value == value
 
 
 def test_no_concurrency_at_all_is_refused():
     with pytest.raises(ParameterError, match="parameter concurrencies cannot be used"):
-        sections._check_values(resolved(sections.CPU, concurrencies=[], prompts=[]))
+        speculation.check_values(resolved(speculation.CPU, concurrencies=[], prompts=[]))
 
 
 def test_no_draft_arms_at_all_is_fine():
-    sections._check_values(resolved(sections.CPU, ks=[], ngram_ks=[], port=65535, output_tokens=None))
+    speculation.check_values(resolved(speculation.CPU, ks=[], ngram_ks=[], port=65535, output_tokens=None))
 
 
 @pytest.fixture
@@ -175,8 +176,8 @@ def cpu(monkeypatch):
     """A CPU host, whatever this machine is, and nothing that may be installed or made."""
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": hosts.Host("cpu", "x", 2, 8, 8))
     monkeypatch.setattr(hosts, "computes_bf16", lambda: False)
-    monkeypatch.setattr(sections.environments, "has", lambda name: False)
-    monkeypatch.setattr(sections.environments, "ensure", lambda *_: pytest.fail("an environment was installed"))
+    monkeypatch.setattr(environments, "has", lambda name: False)
+    monkeypatch.setattr(environments, "ensure", lambda *_: pytest.fail("an environment was installed"))
 
 
 def test_a_dry_plan_on_a_cpu_makes_nothing(cpu, cache):

@@ -4,10 +4,12 @@ import ast
 import csv
 import inspect
 import re
+from dataclasses import fields
 
 import pytest
 
-from serving_study import book, certificates, doctor, errors, machine, paths, sections
+from serving_study import book, certificates, doctor, errors, machine, paths
+from serving_study.plans import speculation
 
 PAGE = re.sub(r"^```.*?^```$|\{term\}`[^`]*`", "", (paths.BOOK / "11-traps.md").read_text(), flags=re.MULTILINE | re.DOTALL)
 with open(paths.DATA / "faults.csv", newline="") as _file:
@@ -34,7 +36,7 @@ KNOWN = {
     "certificate": named_in(certificates, "Check"),
     "start record": {"ok", "failed", "unsupported"},
 }
-OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | {field.name for field in sections.fields(sections.Speculation)}
+OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | {field.name for field in fields(speculation.Speculation)}
 
 
 def rows() -> list[list[str]]:

@@ -1,0 +1,156 @@
+"""Section 3's parameters, and the plan that they come to: a baseline, n-grams, a draft model at several k, and the baseline again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from .. import arms, models, plans, reference
+from ..errors import ParameterError
+from ..hosts import Host
+from ..sweeps import Plan
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
+
+    host: str = "auto"
+    model: str | None = None
+    draft_model: str | None = None
+    weights: str = "auto"
+    ks: list[int] = (1, 3, 5)
+    ngram_ks: list[int] = (3,)
+    ngram_window: list[int] = (2, 4)
+    prescribed_acceptance: dict[str, float] | None = None
+    heterogeneous_vocabulary: bool = True
+    controls: bool = True
+    concurrencies: list[int] | None = None
+    prompts: list[int] | None = None
+    output_tokens: int | None = None
+    repeats: int | None = None
+    crossover_cells: int | None = None
+    dataset: str = "auto"
+    temperature: float | None = None
+    ignore_eos: bool = True
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float = 0.90
+    kv_cache_gib: int = 1
+    prefix_caching: bool = False
+    enforce_eager: bool | None = None
+    arms: list[str] | None = None
+    seed: int = 42
+    port: int = 0
+    fresh: bool = False
+
+
+CPU = {
+    "model": "smollm2-135m-instruct",
+    "draft_model": "smollm2-135m-instruct-first-4-layers",
+    "concurrencies": [1, 4, 8],
+    "prompts": [2, 8, 16],
+    "output_tokens": 12,
+    "repeats": 1,
+    "crossover_cells": 0,
+    "temperature": 0.0,
+    "max_model_len": 2048,
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+}
+GPU = {
+    "model": "Qwen/Qwen2.5-7B-Instruct",
+    "draft_model": "Qwen/Qwen2.5-0.5B-Instruct",
+    "concurrencies": [1, 4, 16, 64],
+    "prompts": [10, 20, 64, 128],
+    "repeats": 3,
+    "crossover_cells": 2,
+    "max_model_len": 4096,
+    "max_num_seqs": 128,
+    "enforce_eager": False,
+}
+
+
+def plan(wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
+    """What section 3 measures on `host` with these parameters."""
+    wanted = plans.filled(wanted, GPU if host.gpus else CPU | _trained_draft())
+    check_values(wanted)
+    environment = plans.environment(host, dry, say)
+    there = None if dry and not environment.vllm else environment
+    target, draft, control, notes = _models(wanted, host, there, dry, say)
+    truncated = None
+    if not host.gpus and draft.name == models.TRAINED and target.name == CPU["model"]:
+        truncated = (models.resolve if there else models.planned)(CPU["draft_model"])
+    notes += plans.notes(environment)
+    made = arms.speculation(
+        target=target,
+        draft=draft,
+        ks=wanted.ks,
+        ngram_ks=wanted.ngram_ks,
+        ngram_window=tuple(wanted.ngram_window),
+        options=plans.options(wanted, host),
+        environment=plans.variables(wanted, host),
+        host=host,
+        heterogeneous_vocabulary=wanted.heterogeneous_vocabulary,
+        prescribed=_prescribed(wanted, target, draft),
+        control=control,
+        truncated=truncated,
+        synchronous_control=wanted.controls and bool(host.gpus),
+        only=wanted.arms,
+    )
+    return Plan(3, host, environment, made, plans.loads(wanted, host, environment, dry, say), wanted.repeats, plans.resolved(wanted, host), wanted.seed, wanted.port, tuple(notes))
+
+
+def _trained_draft() -> dict:
+    """The draft that ships, once there is one, in place of the truncated target."""
+    return {"draft_model": models.TRAINED} if (models.SHIPPED / models.TRAINED / "config.json").is_file() else {}
+
+
+def check_values(wanted: Speculation) -> None:
+    """Raises ParameterError for values that cannot be used."""
+    refuse = partial(plans.refuse, wanted, 3)
+    plans.check_loads(wanted, 3)
+    if wanted.weights not in ("auto", "real", "random"):
+        refuse("weights", "auto, real, random")
+    for name in ("ks", "ngram_ks"):
+        if not all(value >= 1 for value in getattr(wanted, name)):
+            refuse(name, "whole numbers of 1 or more")
+        if len(set(getattr(wanted, name))) != len(getattr(wanted, name)):
+            refuse(name, "each value once")
+    if not 0 <= wanted.crossover_cells <= 16:
+        refuse("crossover_cells", "from 0 to 16")
+    if len(wanted.ngram_window) != 2 or not 1 <= wanted.ngram_window[0] <= wanted.ngram_window[1]:
+        refuse("ngram_window", "[shortest, longest], 1 <= shortest <= longest")
+
+
+def _models(wanted: Speculation, host, environment, dry: bool, say):
+    """Target, draft, the same-vocabulary control draft (random weights only), and notes for the plan."""
+    if environment is None:
+        target, draft = (models.planned(name) or models.resolve(name, say=say) for name in (wanted.model, wanted.draft_model))
+        return target, draft, None, ["the engine's environment is not installed yet: nothing counts as measured"]
+    make_random = wanted.weights == "random"
+    target = models.resolve(wanted.model, environment=environment, random_weights=make_random, say=say)
+    draft = models.resolve(wanted.draft_model, environment=environment, random_weights=make_random or target.weights == "random", say=say)
+    if draft.weights == "random" and target.weights != "random":
+        target = models.resolve(wanted.model, environment=environment, random_weights=True, say=say)
+    if target.weights != "random":
+        return target, draft, None, []
+    if wanted.weights == "real":
+        raise ParameterError("real weights were asked for and are not within reach", value=f"{wanted.model}, {wanted.draft_model}", allowed="weights = 'auto' or 'random', or models that can be fetched", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)")
+    notes = [f"random weights: speed and memory are measured, text and acceptance are not ({target.name} could not be fetched)" if wanted.weights == "auto" else "random weights, as asked: speed and memory are measured, text and acceptance are not"]
+    control = None
+    if wanted.controls and draft.vocab_size != target.vocab_size:
+        same = f"{draft.name}-{target.vocab_size}"
+        if (models.SHAPES / same.split("/")[-1].lower()).is_dir():
+            control = models.with_random_weights(same, say)
+    return target, draft, control, notes
+
+
+def _prescribed(wanted: Speculation, target, draft) -> dict | None:
+    """Acceptance rates for random weights: the header's, else the reference study's mean over its concurrencies."""
+    if target.weights != "random" and draft.weights != "random":
+        return None
+    if wanted.prescribed_acceptance is not None:
+        return wanted.prescribed_acceptance
+    frame = reference.load(3)
+    rates = frame[frame["metric"] == "acceptance_rate"].groupby("arm")["value"].mean()
+    return {arm: round(float(rate), 4) for arm, rate in rates.items()}
