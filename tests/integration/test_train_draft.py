@@ -58,11 +58,15 @@ with torch.inference_mode():
 low = torch.randn(50, 6, generator=torch.manual_seed(1)) @ torch.randn(6, 40)
 small = train_draft.project(low, 8)
 error = float((small @ small.T - low @ low.T).abs().max())
+train_draft.keep_states(teacher, training, spec, lambda *_, **__: None)
+with torch.inference_mode():
+    states = [teacher.base_model(torch.tensor([example["tokens"]])).last_hidden_state[0, example["start"] - 1 : -1] for example in training[::5]]
+kept = max(float((torch.from_numpy(example["states"].copy()) - direct).abs().max()) for example, direct in zip(training[::5], states, strict=True))
 try:
     refused = train_draft.Checkpoint(spec | {"identity": spec["identity"] | {"width": 128}}).load()
 except draft_texts.Refusal as refusal:
     refused = refusal.about
-print(json.dumps({"refused": refused, "found": found, "error": error, "agreement": same / places, "counts": counts, "training": sorted({e["prompt"] for e in training}), "apart": sorted({e["prompt"] for e in apart}), "parameters": student.num_parameters()}))
+print(json.dumps({"refused": refused, "found": found, "error": error, "kept": kept, "agreement": same / places, "counts": counts, "training": sorted({e["prompt"] for e in training}), "apart": sorted({e["prompt"] for e in apart}), "parameters": student.num_parameters()}))
 """
 
 
@@ -161,6 +165,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
         assert draft.last["rounds"][k]["rounds"] == pytest.approx(rounds, abs=2)
         assert draft.last["rounds"][k]["by_position"] == pytest.approx([value / rounds for value in kept], abs=0.01)
     assert (direct["refused"]["what"], direct["refused"]["value"]) == ("the checkpoint is of another run", "width 32 (now 128)")
+    assert direct["kept"] < 1e-4  # what was stored is what the teacher says of each text by itself
     assert direct["error"] < 1e-3  # eight directions are enough for a matrix of rank six
     data = draft.training["data"]
     assert data["book_prompts"] + data["written_prompts"] == len(direct["training"]) and data["written_prompts"] > 30 and data["writer"] == "transformers"
@@ -174,7 +179,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
     assert "torch" not in sys.modules  # the harness itself never needs it
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(420)
 def test_killed_in_the_middle_it_ends_where_it_would_have(trained, place):
     draft, _ = trained
     wanted = distillation.resolved(target=str(place), name="killed", **SIZE, **TINY)

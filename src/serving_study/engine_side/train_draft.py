@@ -3,7 +3,7 @@
     python train_draft.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: prompts, answers, train
 
 SPEC.json is written by `serving_study.distillation`. One JSON line an event goes to standard output; all that the libraries print goes
-to standard error. Ends when standard input closes. The teacher runs beside the student, so that no logits are stored; sequences of
+to standard error. Ends when standard input closes. The teacher runs beside the student, so that no logits are stored (on a CPU its last hidden states are); sequences of
 similar length share a batch and are padded on the right, which a causal model does not see: no text can look at another's, as it
 could in packed rows. Checkpoints appear whole, and one of another target, size, seed or data is refused.
 """
@@ -27,6 +27,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 WINDOW = 32  # batches whose sequences are sorted by length together
 WARM_UP = 0.03  # share of the run in which the learning rate rises
 EVENT_S = 1.0
+STATES = 256  # texts whose teacher's states share a file
+TOGETHER = 8  # of them in one pass
 
 
 def make_student(spec: dict, teacher) -> LlamaForCausalLM:
@@ -76,23 +78,60 @@ def divergence(student_logits, teacher_logits, mix: float):
     return loss, kl.detach()
 
 
+def padded(batch: list[dict], spec: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tokens, whether an answer's token is expected there), both (texts, longest text), padded on the right."""
+    longest = max(len(example["tokens"]) for example in batch)
+    tokens = torch.tensor([example["tokens"] + [spec["ends"][0]] * (longest - len(example["tokens"])) for example in batch])
+    counted = torch.zeros(tokens.shape, dtype=torch.bool)
+    for row, example in enumerate(batch):
+        counted[row, example["start"] - 1 : len(example["tokens"]) - 1] = True
+    return tokens.to(spec["device"]), counted.to(spec["device"])
+
+
+def hidden(model, tokens: torch.Tensor, counted: torch.Tensor, spec: dict) -> torch.Tensor:
+    """What a model's output embedding is given at the counted places: (places, width), float32."""
+    with torch.autocast(spec["device"], torch.bfloat16, enabled=spec["device"] == "cuda"):
+        return model.base_model(tokens, use_cache=False).last_hidden_state[counted].float()
+
+
+def keep_states(teacher, training: list[dict], spec: dict, tell) -> None:
+    """Gives each text the teacher's hidden states at its answer, read once and kept on disk: on a CPU its passes would be most of the work."""
+    parts = -(-len(training) // STATES)
+    for part in range(parts):
+        mine = training[part * STATES : (part + 1) * STATES]
+        lengths = [len(example["tokens"]) - example["start"] for example in mine]
+        place = Path(spec["data"]) / "states" / f"part-{part:04d}.npy"
+        if not place.is_file():
+            found: list = [None] * len(mine)
+            order = sorted(range(len(mine)), key=lambda index: len(mine[index]["tokens"]))
+            for start in range(0, len(order), TOGETHER):
+                rows = order[start : start + TOGETHER]
+                with torch.inference_mode():
+                    states = hidden(teacher, *padded([mine[index] for index in rows], spec), spec)
+                for index, own in zip(rows, states.split([lengths[index] for index in rows]), strict=True):
+                    found[index] = own.numpy()
+            draft_texts.write_whole(place, lambda beside, found=found: _save_array(beside, np.concatenate(found)))
+        kept = np.load(place, mmap_mode="r")
+        for example, end, length in zip(mine, np.cumsum(lengths).tolist(), lengths, strict=True):
+            example["states"] = kept[end - length : end]
+        tell("progress", stage="states", done=part + 1, total=parts)
+
+
+def _save_array(beside: Path, array: np.ndarray) -> None:
+    with open(beside, "wb") as out:
+        np.save(out, array)
+
+
 def step(teacher, student, batch: list[dict], spec: dict, mix: float) -> tuple[float, int]:
     """Gradients of one batch; returns the summed KL and the number of answer tokens.
 
     Logits of a whole batch would take many GiB: the heads see `chunk` rows at a time, whose gradients are gathered at the student's
     last hidden state and go back through its layers once.
     """
-    device = spec["device"]
-    longest = max(len(example["tokens"]) for example in batch)
-    tokens = torch.tensor([example["tokens"] + [spec["ends"][0]] * (longest - len(example["tokens"])) for example in batch]).to(device)
-    counted = torch.zeros(tokens.shape, dtype=torch.bool)
-    for row, example in enumerate(batch):
-        counted[row, example["start"] - 1 : len(example["tokens"]) - 1] = True
-    counted = counted.to(device)
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        with torch.no_grad():
-            theirs = teacher.base_model(tokens, use_cache=False).last_hidden_state[counted].float()
-        ours = student.base_model(tokens, use_cache=False).last_hidden_state[counted].float()
+    tokens, counted = padded(batch, spec)
+    with torch.no_grad():
+        theirs = torch.from_numpy(np.concatenate([example["states"] for example in batch])) if "states" in batch[0] else hidden(teacher, tokens, counted, spec)
+    ours = hidden(student, tokens, counted, spec)
     gathered = ours.detach().requires_grad_()
     head, teacher_head = student.get_output_embeddings().weight, spec["teacher_head"]
     count, total = len(gathered), 0.0
@@ -165,6 +204,8 @@ def train(spec: dict, tokenizer, tell) -> None:
         torch.set_rng_state(found["rng"])
         state = found["state"]
         tell("resumed", step=state["step"], tokens=state["tokens"])
+    if device == "cpu":
+        keep_states(teacher, training, spec, tell)
     data = learnt_from(spec, training, apart)
     tell("training", **data)
 
