@@ -61,11 +61,12 @@ class Distillation:
     learning_rate: float = 1e-3
     checkpoint_s: float = 30.0
     ks: list[int] = (1, 3, 5)
+    truncated: int = 4
     seed: int = 42
     fresh: bool = False
 
 
-DECISIVE = tuple(field.name for field in fields(Distillation) if field.name not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "name"))
+DECISIVE = tuple(field.name for field in fields(Distillation) if field.name not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "name"))
 CPU = {"prompts": 32, "answer_tokens": 64, "answer_minutes": 3.0, "context": 256, "evaluated": 12, "evaluations": 3, "tokens": 30_000, "minutes": 5.0, "batch_tokens": 1024}
 GPU = {"prompts": 24_000, "answer_tokens": 320, "answer_minutes": 4.0, "context": 1024, "evaluated": 128, "evaluations": 8, "tokens": 400_000_000, "minutes": 10.0, "batch_tokens": 32_768}
 
@@ -97,6 +98,7 @@ def resolved(**given) -> Distillation:
         ("context", "64 or more", wanted.context >= 64),
         ("batch_tokens", f"the context {wanted.context} or more", wanted.batch_tokens >= wanted.context),
         ("ks", "whole numbers from 1 to 16, each once", bool(wanted.ks) and all(1 <= k <= 16 for k in wanted.ks) and len(set(wanted.ks)) == len(wanted.ks)),
+        ("truncated", "0 or more", wanted.truncated >= 0),
         ("name", "letters, digits, '.', '_' and '-'", bool(wanted.name) and all(character.isalnum() or character in "._-" for character in wanted.name)),
         *((name, "1 or more", getattr(wanted, name) >= 1) for name in ("samples", "prompt_tokens", "answer_tokens", "evaluated", "evaluations", "tokens")),
         *((name, "above 0", getattr(wanted, name) > 0) for name in ("minutes", "answer_minutes", "checkpoint_s")),
@@ -190,6 +192,7 @@ def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict
     return about | {
         "target": str(target.folder),
         "student": draft_sizes.student_config(wanted, target.config),
+        "truncated": wanted.truncated if wanted.truncated < target.config["num_hidden_layers"] else 0,
         "identity": identity(wanted, target),
         "data": str(data_folder(wanted, target)),
         "work": str(work_folder(wanted)),

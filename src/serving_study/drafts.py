@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from . import draft_sizes, embedded, models, paths, store
+from . import draft_sizes, embedded, models, paths, speculation, store
 from .errors import ModelError
 from .models import Model
 
@@ -47,6 +47,11 @@ class Trained:
     def last(self) -> dict:
         return [entry for entry in self.training["log"] if entry["event"] == "held_out"][-1]
 
+    @property
+    def truncated(self) -> dict | None:
+        """The same look at the target's own first layers as a draft; None where training made none."""
+        return next((entry for entry in self.training["log"] if entry["event"] == "truncated"), None)
+
     def positions(self) -> pandas.DataFrame:
         """Acceptance by position, rate and tokens a round at temperature 0, one row a k."""
         rows = []
@@ -54,6 +59,29 @@ class Trained:
             row = {"k": int(k), "rounds": found["rounds"], "acceptance rate": found["acceptance_rate"], "tokens a round": found["tokens_a_round"]}
             rows.append(row | {f"position {place + 1}": value for place, value in enumerate(found["by_position"])})
         return pandas.DataFrame(rows)
+
+
+def side_by_side(trained: Trained, target: Model) -> pandas.DataFrame:
+    """The trained draft and, where training looked at it, the target's own first layers: bytes, cost, acceptance on the same held-out answers.
+
+    One row a draft; `by position` is of the largest k, `best k` and `predicted speed-up` are for one request at temperature 0, a pass
+    costing the bytes that it reads.
+    """
+    def layers(count):
+        return f"{count} layer{'s' if count > 1 else ''}"
+
+    looks = [(f"trained ({layers(trained.model.config['num_hidden_layers'])}, width {trained.model.config['hidden_size']})", trained.model.config, trained.last)]
+    if cut := trained.truncated:
+        looks.append((f"the target's first {layers(cut['layers'])}", target.config | {"num_hidden_layers": cut["layers"]}, cut))
+    rows = []
+    for name, config, look in looks:
+        cost = draft_sizes.cost_ratio(config, target.config)
+        speeds = {int(k): found["tokens_a_round"] / (1 + int(k) * cost) for k, found in look["rounds"].items()}
+        best = max(speeds, key=speeds.get)
+        row = {"draft": name, "MiB a pass": draft_sizes.size(config).bytes_a_pass / 2**20, "cost ratio": cost, "acceptance, temperature 1": look["acceptance"], "agreement, temperature 0": look["agreement"]}
+        most = look["rounds"][str(max(speeds))]["by_position"]
+        rows.append(row | {"by position": ", ".join(f"{value:.2f}" for value in most), "breaks even, k = 1": speculation.break_even(1, cost), "best k": best, "predicted speed-up": speeds[best]})
+    return pandas.DataFrame(rows)
 
 
 def pack(wanted: "Distillation", target: Model, folder: Path) -> Trained:

@@ -167,7 +167,7 @@ def test_after_a_death_the_cells_belong_to_their_own_loads(study):
 
 
 def test_a_server_that_hangs_under_load_is_given_up_and_the_next_arm_measured(study, monkeypatch):
-    monkeypatch.setattr(loads.Generator, "run", functools.partialmethod(loads.Generator.run, timeout_s=2.0))
+    monkeypatch.setattr(loads.Generator, "run", functools.partialmethod(loads.Generator.run, timeout_s=5.0))
     results = with_a_good_arm(study, fault="hangs", after=2)
     record = starts(results)["faulty"]
     assert record["outcome"] == "failed" and "stopped answering" in record["reason"] and len(record["lost_cells"]) == 1

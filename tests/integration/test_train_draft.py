@@ -15,14 +15,14 @@ import sys
 import numpy as np
 import pytest
 
-from serving_study import datasets, distillation, draft_sizes, embedded, environments, hosts, models, paths, store
+from serving_study import datasets, distillation, draft_sizes, drafts, embedded, environments, hosts, models, paths, store
 from serving_study.errors import ModelError
 
 WIDTH, INNER, LAYERS, HEADS = 64, 128, 2, 2
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "Ċ", "Ġ", *map(chr, range(ord("a"), ord("z") + 1)), "th", "the"]
 TEMPLATE = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 SIZE = {"layers": 1, "width": 32, "heads": 1, "kv_heads": 1, "intermediate": 64, "tie_embeddings": False, "initial_embedding": "random"}
-TINY = {"prompts": 60, "prompt_tokens": 64, "answer_tokens": 48, "context": 256, "held_out": 0.2, "evaluated": 12, "evaluations": 3, "tokens": 45_000, "minutes": 30.0, "batch_tokens": 1024, "learning_rate": 3e-3, "checkpoint_s": 0.5}
+TINY = {"prompts": 60, "prompt_tokens": 64, "answer_tokens": 48, "context": 256, "held_out": 0.2, "evaluated": 12, "evaluations": 3, "tokens": 45_000, "minutes": 30.0, "batch_tokens": 1024, "learning_rate": 3e-3, "checkpoint_s": 0.5, "truncated": 1}
 
 DIRECT = """
 import json, sys, torch
@@ -35,6 +35,7 @@ tokenizer = AutoTokenizer.from_pretrained(draft)
 teacher, student = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for folder in (spec["target"], draft))
 training, apart = draft_texts.examples(spec, tokenizer)
 found = draft_quality.evaluate(teacher, student, apart, [1, 3], "cpu")
+cut = draft_quality.evaluate(teacher, AutoModelForCausalLM.from_pretrained(spec["target"], dtype=torch.float32, num_hidden_layers=1).eval(), apart, [1, 3], "cpu")
 counts = {k: [0, [0] * k] for k in (1, 3)}
 same = places = 0
 with torch.inference_mode():
@@ -66,7 +67,7 @@ try:
     refused = train_draft.Checkpoint(spec | {"identity": spec["identity"] | {"width": 128}}).load()
 except draft_texts.Refusal as refusal:
     refused = refusal.about
-print(json.dumps({"refused": refused, "found": found, "error": error, "kept": kept, "agreement": same / places, "counts": counts, "training": sorted({e["prompt"] for e in training}), "apart": sorted({e["prompt"] for e in apart}), "parameters": student.num_parameters()}))
+print(json.dumps({"refused": refused, "found": found, "error": error, "kept": kept, "cut": cut, "agreement": same / places, "counts": counts, "training": sorted({e["prompt"] for e in training}), "apart": sorted({e["prompt"] for e in apart}), "parameters": student.num_parameters()}))
 """
 
 
@@ -165,6 +166,10 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
         assert draft.last["rounds"][k]["rounds"] == pytest.approx(rounds, abs=2)
         assert draft.last["rounds"][k]["by_position"] == pytest.approx([value / rounds for value in kept], abs=0.01)
     assert (direct["refused"]["what"], direct["refused"]["value"]) == ("the checkpoint is of another run", "width 32 (now 128)")
+    assert draft.truncated["layers"] == 1 and draft.truncated["agreement"] < draft.last["agreement"]
+    assert direct["cut"]["acceptance"] == pytest.approx(draft.truncated["acceptance"], abs=1e-3) and direct["cut"]["rounds"]["3"]["by_position"] == pytest.approx(draft.truncated["rounds"]["3"]["by_position"], abs=0.01)
+    table = drafts.side_by_side(draft, target)
+    assert list(table["draft"]) == ["trained (1 layer, width 32)", "the target's first 1 layer"] and list(table["agreement, temperature 0"]) == [draft.last["agreement"], draft.truncated["agreement"]]
     assert direct["kept"] < 1e-4  # what was stored is what the teacher says of each text by itself
     assert direct["error"] < 1e-3  # eight directions are enough for a matrix of rank six
     data = draft.training["data"]

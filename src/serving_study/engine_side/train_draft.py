@@ -8,6 +8,7 @@ similar length share a batch and are padded on the right, which a causal model d
 could in packed rows. Checkpoints appear whole, and one of another target, size, seed or data is refused.
 """
 
+import copy
 import json
 import math
 import os
@@ -76,6 +77,15 @@ def divergence(student_logits, teacher_logits, mix: float):
     variation = 0.5 * (p - log_q.exp()).abs().sum() if mix else None
     loss = kl if not mix else variation if mix == 1 else (1 - mix) * kl + mix * variation
     return loss, kl.detach()
+
+
+def truncated(teacher, layers: int):
+    """The teacher after its first layers, sharing its weights: the draft that costs nobody any training."""
+    cut, body = copy.copy(teacher), copy.copy(teacher.base_model)
+    cut._modules, body._modules = dict(teacher._modules), dict(teacher.base_model._modules)
+    body._modules["layers"] = torch.nn.ModuleList(list(teacher.base_model.layers)[:layers])
+    cut._modules[teacher.base_model_prefix] = body
+    return cut
 
 
 def padded(batch: list[dict], spec: dict) -> tuple[torch.Tensor, torch.Tensor]:
@@ -264,6 +274,8 @@ def train(spec: dict, tokenizer, tell) -> None:
     shipped = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in student.state_dict().items()}
     student.load_state_dict({name: tensor.float() for name, tensor in shipped.items()})
     look(1.0)
+    if spec["truncated"]:
+        note("truncated", layers=spec["truncated"], **draft_quality.evaluate(teacher, truncated(teacher, spec["truncated"]), apart, spec["ks"], device))
     finish(spec, shipped, state, apart, data, tokenizer)
     tell("done", step=state["step"], tokens=state["tokens"], elapsed_s=round(state["elapsed_s"], 1))
 
