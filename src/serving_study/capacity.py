@@ -1,7 +1,7 @@
 """How many KV tokens fit beside a model before a server starts, by the bookkeeping that vLLM does at its start.
 
 GPU memory × utilization − weights − peak of the profiling run − CUDA graphs − a constant, over the KV bytes of a token, in blocks of 16,
-least of all ranks. The constant (libraries, their workspaces, NCCL) is fitted on one start of each GPU, the baseline's. What can mislead:
+least of all ranks; of a model with layers of several kinds, in the blocks of `pages`. The constant (libraries, their workspaces, NCCL) is fitted on one start of each GPU, the baseline's. What can mislead:
 
 - **The peak is not the forward pass's while the compile cache is empty.** vLLM compiles inside its profiling run, and kernels that are tuned
   on the embedding hold a copy of it, which counts as activations (vLLM issues 54122, 54383). A first start of Qwen2.5-7B on an L4 gives up
@@ -14,7 +14,7 @@ least of all ranks. The constant (libraries, their workspaces, NCCL) is fitted o
 - **n-grams need no verification buffer worth the name.** A server that speculates by n-grams or a draft model falls back to vLLM's first model runner,
   which sets an estimate for CUDA graphs aside; the second does not before 0.32. The estimate is 4.7 MiB a graph, the mean of four H200 logs (4.4 to 5.2).
 
-Not modelled: NCCL's buffers apart from the constant, pages padded for layers of several kinds, multimodal encoders, expert kernels' workspaces.
+Not modelled: NCCL's buffers apart from the constant, the weights of layers that only predict further tokens (MTP), multimodal encoders, expert kernels' workspaces.
 
     >>> from serving_study import capacity, ceilings, shapes
     >>> server = capacity.Server(shapes.load("qwen2.5-7b-instruct"), ceilings.gpu("l4"), max_num_seqs=128, version="0.27.1")
@@ -26,6 +26,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from . import pages
 from .ceilings import Gpu
 from .errors import ModelError, ParameterError
 from .shapes import GIB, MIB, Shape
@@ -55,7 +56,8 @@ ACCOUNTING = {"0.25": Accounting(1, False), "0.27": Accounting(2, False), "0.32"
 class Server:
     """One server as its command line and its GPU decide its memory. `compiled`: the compile cache has its graphs already.
 
-    `max_num_seqs` and `max_num_batched_tokens` default as in `vllm serve` on that GPU; `kv_element_bytes` 1 for an fp8 cache.
+    `max_num_seqs` and `max_num_batched_tokens` default as in `vllm serve` on that GPU; `kv_element_bytes` 1 for an fp8 cache;
+    `prediction_layers` and `prefix_caching` matter where layers are of several kinds (`pages`).
     """
 
     model: Shape
@@ -72,12 +74,16 @@ class Server:
     compiled: bool = False
     eager: bool = False
     version: str = "0.32"
+    prediction_layers: int = 0
+    prefix_caching: bool = True
 
     def __post_init__(self):
         if not 0 < self.utilization <= 1:
             raise ParameterError("no such memory utilization", value=self.utilization, allowed="above 0, at most 1")
         if self.draft and (self.pp > 1 or not self.speculative_tokens):
             raise ModelError("a draft model needs speculative tokens and no pipeline", value=f"{self.speculative_tokens} tokens, pp {self.pp}", allowed="1 token or more, pp 1")
+        if self.draft and set(self.model.layer_kinds) | set(self.draft.layer_kinds) != {"full"}:
+            raise ModelError("a draft model is counted beside full attention alone", value=f"{self.model.name}, {self.draft.name}", allowed="models whose layers are all of full attention")
 
     @property
     def sequences(self) -> int:
@@ -110,7 +116,7 @@ class Capacity:
     graphs_gib: float
     constant_gib: float
     kv_gib: float
-    kv_bytes_per_token: int
+    kv_bytes_per_token: float
     stage: int
 
     @property
@@ -168,15 +174,18 @@ def peak_bytes(server: Server, stage: int = 0) -> int:
 def _rank(server: Server, stage: int, constant_gib: float) -> Capacity:
     weights = server.model.weights_bytes(tp=server.tp, pp=server.pp, stage=stage)
     per_token = server.model.kv_bytes_per_token(tp=server.tp, pp=server.pp, stage=stage, element_bytes=server.kv_element_bytes)
-    states = server.sequences * server.model.state_bytes_per_sequence(tp=server.tp, pp=server.pp)
     if server.draft:
         weights += server.draft.weights_bytes(tp=server.tp)
         per_token += server.draft.kv_bytes_per_token(tp=server.tp, element_bytes=server.kv_element_bytes)
     counted = not server.eager and (server.speculative_tokens or server.accounting.graphs)
     graphs = cuda_graphs(server) * GRAPH_MIB * MIB * server.model.layers / server.pp / GRAPH_LAYERS if counted else 0.0
     peak = peak_bytes(server, stage)
-    left = math.ceil(server.gpu.memory_gib * GIB * server.utilization) - weights - peak - graphs - constant_gib * GIB - states
-    tokens = max(0, math.floor(left / (BLOCK_TOKENS * max(per_token, 1)))) * BLOCK_TOKENS  # a stage of linear layers alone never binds
+    left = math.ceil(server.gpu.memory_gib * GIB * server.utilization) - weights - peak - graphs - constant_gib * GIB
+    if {server.model.layer_kinds[layer] for layer in server.model.stage_layers(server.pp)[stage]} == {"full"}:
+        tokens = max(0, math.floor(left / (BLOCK_TOKENS * per_token))) * BLOCK_TOKENS
+    else:
+        blocks = pages.layout(server.model, tp=server.tp, pp=server.pp, stage=stage, element_bytes=server.kv_element_bytes, speculative_tokens=server.speculative_tokens, prediction_layers=server.prediction_layers, prefix_caching=server.prefix_caching, max_num_batched_tokens=server.batched_tokens)
+        tokens, per_token = blocks.tokens(left, server.max_model_len), blocks.bytes_per_token(server.max_model_len)
     return Capacity(tokens, tokens / server.max_model_len, weights / GIB, peak / GIB, graphs / GIB, constant_gib, left / GIB, per_token, stage)
 
 

@@ -14,7 +14,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from .errors import HostError, StoreError
+from .errors import HostError, StoreError, near
 from .paths import DATA
 
 FOLDER = DATA / "hardware"
@@ -119,7 +119,7 @@ def of_host(name: str, *, gpu_memory_gib: float | None = None) -> Instance:
         short = "a100-40" if gpu_memory_gib < 60 else "a100-80"
     if count < 1 or short not in gpus():
         allowed = f"a profile GPUxCOUNT with GPU of {', '.join(gpus())}; or an instance type: {', '.join(instances())}"
-        raise HostError("no ceilings for this host", value=name, allowed=allowed, next="serving-study doctor")
+        raise HostError("no ceilings for this host", value=name, allowed=allowed, next=near(name, [*instances(), *(f"{known}x1" for known in gpus())]) or "serving-study doctor")
     found = gpus()[short]
     same = next((known for known in instances().values() if known.gpu == found and known.count == count), None)
     link = "none" if count == 1 else same.link if same else "nvlink" if found.nvlink_gb_s else "pcie"

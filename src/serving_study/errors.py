@@ -11,6 +11,9 @@ prints as
       next:    make help
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class StudyError(Exception):
     """Base of all errors that a user can act on; the command line prints it without a traceback and exits with 2."""
@@ -23,6 +26,13 @@ class StudyError(Exception):
         if next is not None:
             lines.append(f"  next:    {next}")
         super().__init__("\n".join(lines))
+
+
+def near(value: object, names: Iterable[str]) -> str | None:
+    """`did you mean g6.xlarge?`, for an error's `next`; None where no name is like the value."""
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(str(value).lower(), by_lower, n=3) or [name for name in by_lower if name.startswith(str(value).lower())][:3]
+    return f"did you mean {' or '.join(by_lower[name] for name in found)}?" if found else None
 
 
 class ParameterError(StudyError):
@@ -69,6 +79,10 @@ class ServerError(StudyError):
         tail = "".join(f"\n    | {line}" for line in self.last_lines)
         code = "" if exit_code is None else f" (exit code {exit_code})"
         super().__init__(f"{what}{code}: {reason}{tail}", next=next or (f"less {log}" if log else None))
+
+
+class PriceError(StudyError):
+    """A price that nobody gave, that could not be fetched, or that is not one."""
 
 
 class Unsupported(StudyError):

@@ -1,10 +1,10 @@
 """What a step of an engine should take, and what a closed loop of requests should see of it: TPOT, TTFT and throughput before anything runs.
 
-A forward pass reads the weights and the KV cache of the sequences in it, and multiplies its tokens with the weights; it takes the longer
-of the two, and a constant for what the engine does around it. Requests then share passes as a continuous batch does: decode tokens
+A forward pass reads the weights and the KV cache of the sequences in it, and multiplies its tokens with the weights; it takes as long as
+both together. Requests then share passes as a continuous batch does: decode tokens
 first, prompts in what is left of the token budget. What can mislead: times are for kernels as good as `efficiency` says, which
-together with `overhead_s` is fitted to a host's baseline alone; nothing is known here of an engine that launches a draft's kernels one
-by one (section 3 has one).
+together with `compute_efficiency` is fitted to a host's baseline alone. What the processor does while the GPU waits is no part of a pass: a round
+of speculation has it as `wait_s`, added to the passes, though on a slow GPU some of it hides behind them.
 
     >>> rank = Work(read_bytes=14.1e9, flops_per_token=14.1e9, kv_bytes_per_token=57344)
     >>> round(1000 * pass_s(rank, Machine(300e9, 121e12), tokens=1, context=200), 1)
@@ -45,11 +45,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class Speculation:
-    """k proposals a round, each kept with chance `alpha`; `draft` is the draft model's work, None for look-up in the text."""
+    """k proposals a round, each kept with chance `alpha`; `draft` is the draft model's work, None for look-up in the text; in a round the GPU
+    waits `wait_s` for the processor."""
 
     k: int
     alpha: float
     draft: Work | None = None
+    wait_s: float = 0.0
 
     @property
     def tokens_a_round(self) -> float:
@@ -86,7 +88,7 @@ def round_s(target: Work, machine: Machine, sequences: float, context: float, sp
     if speculation is None:
         return pass_s(target, machine, sequences, context)
     checked = pass_s(target, machine, sequences * (speculation.k + 1), context)
-    return checked + (speculation.k * pass_s(speculation.draft, machine, sequences, context) if speculation.draft else 0.0)
+    return checked + speculation.wait_s + (speculation.k * pass_s(speculation.draft, machine, sequences, context) if speculation.draft else 0.0)
 
 
 def alpha_of(rate: float, k: int) -> float:

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-from scipy import stats
 
 from . import comparisons, paths, store
 from .errors import ParameterError, StoreError
@@ -143,8 +142,8 @@ def _facts(cell: dict, run: dict) -> dict:
     drafted = cell["technique"] == "draft"
     return {
         "machine": f"{len(host['gpus'])} × {host['gpus'][0]['name']}" if gpus else f"{host['cpu_model']}, {host['cpus']} cores",
-        "model": _shape(parameters["model"]),
-        "draft": _shape(parameters["draft_model"]) if drafted else None,
+        "model": shape_name(cell.get("model") or parameters["model"]),
+        "draft": shape_name(parameters["draft_model"]) if drafted else None,
         "weights": cell["labels"]["weights"],
         "acceptance": cell["labels"]["acceptance"],
         "data set": f"{run['dataset']['name']} {run['dataset']['sha256'][:12]}",
@@ -153,7 +152,7 @@ def _facts(cell: dict, run: dict) -> dict:
     }
 
 
-def _shape(model: str) -> str:
+def shape_name(model: str) -> str:
     return re.sub(r"-instruct$", "", str(model).rsplit("/", 1)[-1].lower())
 
 
@@ -225,7 +224,7 @@ def _interval(values: np.ndarray, floor: float) -> tuple[float, float, float]:
     """Mean with its 95 % interval (t), at least as wide as the noise floor."""
     mean, half = float(values.mean()), float(floor * abs(values.mean()))
     if len(values) > 1:
-        half = max(half, float(stats.t.ppf(0.5 + comparisons.CONFIDENCE / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))))
+        half = max(half, comparisons.t_quantile(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values)))
     return mean, mean - half, mean + half
 
 

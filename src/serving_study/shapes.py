@@ -4,7 +4,7 @@ Weights are listed as an engine allocates them (q, k and v in one tensor, gate a
 each up; that is 0.7 % of Qwen2.5-7B and what makes the figures meet vLLM's "Model loading took". What can mislead: the rounding is
 PyTorch's as vLLM sets it while loading (blocks of 20 MiB and more are never split), so another engine's figure may lie lower;
 quantized weights are refused rather than guessed; latent attention (MLA) is counted without the matrices that vLLM derives from
-`kv_b_proj` after loading; and where layers are of several kinds, engines pad the pages of the small ones, which is not counted here.
+`kv_b_proj` after loading; and where layers are of several kinds, engines pad the pages of the small ones (`pages` has that).
 
     >>> from serving_study import shapes
     >>> shape = shapes.load("qwen2.5-7b-instruct")
@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ModelError
+from .errors import ModelError, near
 from .models import SHAPES, TRUNCATED
 
 MIB, GIB = 2**20, 2**30
@@ -26,7 +26,7 @@ VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 KINDS = {"full_attention": "full", "sliding_attention": "sliding", "linear_attention": "linear"}
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "deepseek_v2", "deepseek_v3")
+PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3")
 FAMILIES = (*PLAIN, *HYBRID)
 
 
@@ -138,11 +138,15 @@ class Shape:
         if stage is None:
             return max(self.kv_bytes_per_token(tp=tp, pp=pp, stage=number, element_bytes=element_bytes, context=context) for number in range(pp))
         self._check_tp(tp)
-        per_layer = self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"] if self.latent else 2 * max(1, self.kv_heads // tp) * self.head_dim
         window = self.config.get("sliding_window") or math.inf
         growing = {"full"} | ({"sliding"} if context is None or context < window else set())
         layers = sum(self.layer_kinds[layer] in growing for layer in self.stage_layers(pp)[stage])
-        return layers * per_layer * (element_bytes or self.dtype_bytes)
+        return layers * self.kv_bytes_per_layer(tp=tp, element_bytes=element_bytes)
+
+    def kv_bytes_per_layer(self, *, tp: int = 1, element_bytes: int | None = None) -> int:
+        """What one token takes in one attention layer on a rank: keys and values of its heads, or the latent vector."""
+        elements = self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"] if self.latent else 2 * max(1, self.kv_heads // tp) * self.head_dim
+        return elements * (element_bytes or self.dtype_bytes)
 
     def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, element_bytes: int | None = None) -> int:
         """KV cache and state of one sequence of so many tokens, on a rank of the fullest stage; sliding layers keep their window alone."""
@@ -154,13 +158,16 @@ class Shape:
 
     def state_bytes_per_sequence(self, *, tp: int = 1, pp: int = 1) -> int:
         """Fixed state of the linear-attention layers for one sequence, on a rank: the convolution's last inputs and the recurrent matrices."""
+        return self.state_bytes_per_layer(tp=tp) * max(sum(self.layer_kinds[number] == "linear" for number in stage) for stage in self.stage_layers(pp))
+
+    def state_bytes_per_layer(self, *, tp: int = 1, speculative_tokens: int = 0) -> int:
+        """The state of one linear-attention layer on a rank; each speculative token lengthens its convolution by one input."""
         if "linear" not in self.layer_kinds:
             return 0
         key_heads, key_dim, value_heads, value_dim, kernel = self._gated_delta
-        matrix_bytes = DTYPE_BYTES[self.config.get("mamba_ssm_dtype", "float32")]
-        convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * self.dtype_bytes
-        layer = (convolution + value_heads * key_dim * value_dim * matrix_bytes) // tp
-        return layer * max(sum(self.layer_kinds[number] == "linear" for number in stage) for stage in self.stage_layers(pp))
+        matrix_bytes = DTYPE_BYTES.get(self.config.get("mamba_ssm_dtype"), self.dtype_bytes)
+        convolution = (kernel - 1 + speculative_tokens) * (2 * key_heads * key_dim + value_heads * value_dim) * self.dtype_bytes
+        return (convolution + value_heads * key_dim * value_dim * matrix_bytes) // tp
 
     @property
     def _rotary_dim(self) -> int:
@@ -188,6 +195,8 @@ class Shape:
             found.append(Tensor("qkv bias", qkv))
         if self.config.get("attention_bias"):
             found.append(Tensor("output bias", self.hidden))
+        if self.family == "gpt_oss":
+            found.append(Tensor("attention sinks", self.heads // tp))
         if self.family.startswith("qwen3") or self.family == "gemma3_text":
             found.append(Tensor("head norm", self.head_dim, 2))
         return found
@@ -224,6 +233,8 @@ class Shape:
             return found + ([Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)] if get("mlp_bias") else [])
         width = get("moe_intermediate_size") or self.config["intermediate_size"]
         found = [Tensor("router", self.experts * self.hidden), *_gated(self.hidden, width // tp, self.experts)]
+        if self.family == "gpt_oss":
+            found.append(Tensor("router and expert biases", self.experts * (1 + 2 * width // tp + self.hidden)))
         if get("topk_method") == "noaux_tc":
             found.append(Tensor("router correction", self.experts))
         shared = get("shared_expert_intermediate_size") or get("n_shared_experts", 0) * width
@@ -256,7 +267,7 @@ def load(source: str | Path) -> Shape:
     if found is None:
         known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir()))
         allowed = f"a path, a hub id in the cache, or one of {known}"
-        raise ModelError("no config.json for this model", value=source, allowed=allowed, next=f"hf download {source} config.json")
+        raise ModelError("no config.json for this model", value=source, allowed=allowed, next=near(str(source).rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()]) or f"hf download {source} config.json")
     try:
         config = json.loads(found.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -183,3 +183,8 @@ def test_captions_carry_the_labels():
     frame = cells({("baseline", 1): [1.0]}).assign(weights="random", acceptance="prescribed", host="h200x1")
     assert tables.labels(frame) == "h200x1, random weights, prescribed acceptance"
     assert "h200x1, random weights, prescribed acceptance" in tables.throughput(frame, "output_throughput").to_html()
+
+
+def test_the_quantile_is_students_two_sided():
+    # Of any table of Student's t, 95 % two-sided.
+    assert [round(comparisons.t_quantile(freedom), 3) for freedom in (1, 2, 10, 120)] == [12.706, 4.303, 2.228, 1.98]

@@ -20,7 +20,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from serving_study import cli, doctor, environments, findings, hosts, machine, options, paths, probes, sections, servers, store
+from serving_study import book, cli, doctor, environments, findings, hosts, machine, options, paths, probes, sections, servers, store
 from serving_study.arms import Arm
 from serving_study.environments import Environment
 from serving_study.errors import EngineEnvironmentError, HostError, StudyError
@@ -820,7 +820,7 @@ def planned(monkeypatch, tmp_path, **about):
     ran = []
     monkeypatch.setattr(sections, "plan", lambda *_, **__: plan)
     monkeypatch.setattr(cli, "_execute", lambda *_: ran.append("notebook"))
-    monkeypatch.setattr(cli.books, "publish", lambda *_: paths.ROOT / "chapter")
+    monkeypatch.setattr(book, "publish", lambda *_: paths.ROOT / "chapter")
     return plan, ran
 
 

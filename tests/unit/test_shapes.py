@@ -34,7 +34,7 @@ DEEPSEEK_V2_LITE = DEEPSEEK_V3 | {
 HYBRID = {
     "model_type": "qwen3_5_text", "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
     "head_dim": 256, "vocab_size": 248320, "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_num_value_heads": 48,
-    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "tie_word_embeddings": False,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "tie_word_embeddings": False,
 }  # fmt: skip
 
 
@@ -59,6 +59,14 @@ def config(family, hidden, intermediate, layers, heads, kv_heads, head_dim, voca
         ("qwen2.5-14b-instruct", 14_770_033_664),
         ("meta-llama/Meta-Llama-3-8B", 8_030_261_248),
         ("meta-llama/Meta-Llama-3-70B", 70_553_706_496),
+        ("meta-llama/Llama-2-7b", 6_738_415_616),
+        ("mistralai/Mistral-7B-v0.1", 7_241_732_096),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("google/gemma-3-27b-it", 27_009_346_304),  # its text model: 27,432,406,640 less the vision tower and its projection
+        ("openai/gpt-oss-20b", 20_914_757_184),
+        ("deepseek-ai/DeepSeek-V3", 671_026_419_200),
+        ("deepseek-ai/DeepSeek-V2-Lite", 15_706_484_224),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 79_674_391_296),
     ],
 )
 def test_parameters_of_shapes_that_ship(name, parameters, monkeypatch, tmp_path):
@@ -133,6 +141,33 @@ def test_kv_of_whole_heads_and_of_latent_vectors():
     assert whole.kv_bytes_per_token() == 512 * 1024
     latent = shapes.of_config(DEEPSEEK_V3)
     assert latent.kv_bytes_per_token() == 61 * 576 * 2 and latent.kv_bytes_per_token(tp=8) == latent.kv_bytes_per_token()
+
+
+@pytest.mark.parametrize(
+    ("name", "kib", "gib_8k", "gib_128k"),
+    [
+        # Bytes a token and layer times layers, by hand: 2 x 32 x 128 x 2 x 32; 576 x 2 x 61; 2 x 16 x 128 x 2 for 62 layers, of which 10 go on past 1,024
+        # tokens; 2 x 8 x 64 x 2 for 24, of which 12 go on past 128; 2 x 4 x 256 x 2 x 16, and 146.8 MiB of state.
+        ("llama-2-7b", 512, 4, 64),
+        ("deepseek-v3", 68.625, 0.5361328125, 8.578125),
+        ("deepseek-v2-lite", 30.375, 0.2373046875, 3.796875),
+        ("gemma-3-27b-it", 496, (52 * 1024 + 10 * 8192) * 8 / 2**20, (52 * 1024 + 10 * 131072) * 8 / 2**20),
+        ("gpt-oss-20b", 48, 12 * (128 + 8192) * 2 / 2**20, 12 * (128 + 131072) * 2 / 2**20),
+        ("mistral-7b-v0.1", 128, 0.5, 0.5),
+        ("qwen3.5-27b", 64, 0.5 + 146.8125 / 1024, 8 + 146.8125 / 1024),
+    ],
+)
+def test_the_kv_cache_of_every_kind_of_attention(name, kib, gib_8k, gib_128k):
+    shape = shapes.load(name)
+    assert shape.kv_bytes_per_token() / 1024 == kib
+    assert (shape.kv_bytes(8192) / 2**30, shape.kv_bytes(131072) / 2**30) == (gib_8k, gib_128k)
+
+
+def test_states_take_the_models_own_numbers_unless_told():
+    told, untold = shapes.load("qwen3.5-27b"), shapes.load("qwen3-next-80b-a3b-instruct")
+    assert told.state_bytes_per_layer() == 3 * 10240 * 2 + 48 * 128 * 128 * 4 and untold.state_bytes_per_layer() == 3 * 8192 * 2 + 32 * 128 * 128 * 2
+    assert told.state_bytes_per_layer(tp=2, speculative_tokens=3) == (6 * 10240 * 2 + 48 * 128 * 128 * 4) // 2
+    assert shapes.load("qwen2.5-7b-instruct").state_bytes_per_layer() == 0
 
 
 def test_sliding_layers_stop_growing_at_their_window():

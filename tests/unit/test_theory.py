@@ -2,15 +2,23 @@
 
 import json
 
+import matplotlib.pyplot as plt
+import pandas
 import pytest
 from typer.testing import CliRunner
 
-from serving_study import cli, latency, shapes, theory
+from serving_study import cli, draft_cost, latency, paths, plots, shapes, theory
 from serving_study.errors import HostError, ParameterError
 from serving_study.latency import Machine, Speculation, Work
 
 PLAIN = Machine(bandwidth=1e9, flops=1e12, efficiency=0.5, compute_efficiency=0.5)
 RANK = Work(read_bytes=1e7, flops_per_token=1e7, kv_bytes_per_token=1e3)
+
+
+@pytest.fixture(autouse=True)
+def no_probe(tmp_path, monkeypatch):
+    """Whatever was probed on the machine that runs the tests, predictions here are from datasheets."""
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
 
 
 def test_a_pass_reads_and_computes():
@@ -92,14 +100,14 @@ def errors():
     ("section", "host", "metric", "cells", "median", "within_20"),
     [
         # Section 5 is inside the target (a median of 10 %, nine of ten cells within 20 %) for both metrics.
-        (5, "a10gx4", "median TPOT (ms)", 15, 0.045, 1.0),
-        (5, "a10gx4", "throughput, multiple of the baseline", 15, 0.025, 1.0),
-        # Section 3's rounds take longer than their bytes, by about as much for every arm: a draft pass without CUDA graphs waits for its launches.
-        (3, "l4x1", "median TPOT (ms)", 12, 0.14, 1.0),
-        (3, "l4x1", "throughput, multiple of the baseline", 12, 0.12, 0.9),
-        # On an H200 a pass is so short that what the engine does between passes decides, and nothing here knows it.
-        (3, "h200x1", "median TPOT (ms)", 8, 0.44, None),
-        (3, "h200x1", "throughput, multiple of the baseline", 8, 0.88, None),
+        (5, "a10gx4", "median TPOT (ms)", 15, 0.041, 1.0),
+        (5, "a10gx4", "throughput, multiple of the baseline", 15, 0.0227, 1.0),
+        # Section 3's TPOT is; of its throughputs two of twelve are 20 and 21 % low, both at concurrency 64, where a third of the ratio is TPOT.
+        (3, "l4x1", "median TPOT (ms)", 12, 0.032, 1.0),
+        (3, "l4x1", "throughput, multiple of the baseline", 12, 0.083, 0.83),
+        # On an H200 the engine's waits decide, and were measured there, on two arms that are left out.
+        (3, "h200x1", "median TPOT (ms)", 12, 0.11, 0.91),
+        (3, "h200x1", "throughput, multiple of the baseline", 12, 0.063, 1.0),
     ],
 )
 def test_the_errors_only_get_smaller(errors, section, host, metric, cells, median, within_20):
@@ -118,6 +126,61 @@ def test_the_constants_on_disk_are_those_of_the_fit():
     assert set(found) == set(theory.calibration())
     for host, constants in found.items():
         assert theory.calibration()[host] == pytest.approx(constants, rel=1e-3)
+
+
+def test_the_waits_on_disk_are_those_of_the_arms():
+    for wait, (seconds, _) in theory.remeasure_waits().items():
+        assert theory.waits()[wait] == pytest.approx(seconds, rel=0.01)
+
+
+def test_what_a_round_waits():
+    draft = theory.work(shapes.load(theory.DRAFT))
+    waits = theory.waits()
+    assert theory.speculate(3, 0.5).wait_s == waits["step"]
+    assert theory.speculate(3, 0.5, draft).wait_s == pytest.approx(waits["step"] + 3 * 24 * waits["in pieces"])
+    assert theory.speculate(1, 0.5, draft, "by kernel").wait_s == pytest.approx(waits["step"] + 24 * waits["by kernel"])
+    plain, slow = (latency.round_s(RANK, PLAIN, 2, 100, Speculation(3, 0.5, RANK, wait_s)) for wait_s in (0.0, 0.003))
+    assert slow - plain == pytest.approx(0.003)
+
+
+def test_the_waits_are_not_the_l4s(errors):
+    """With none, the L4's draft arms are as far off as their launches take; no wait comes from an arm whose error counts."""
+    taken = {arm for wait, (_, arm) in theory.remeasure_waits().items() if wait != "step"}
+    assert taken == {arm for host, arm in theory.EXCLUDED if host == "h200x1"}
+    section = errors[(errors["host"] == "l4x1") & errors["excluded"].isna() & (errors["metric"] == "median TPOT (ms)")]
+    assert set(section["arm"]) == {"draft-k1", "draft-k3", "draft-k5"} and abs(section["error"].median()) < 0.02
+
+
+def test_prediction_reference_and_measurement_beside_one_another():
+    own = draft_cost.arms()
+    rows = theory.beside(3, "l4x1", "output_throughput", own)
+    assert set(rows["source"]) == {"predicted", "measured"} and "baseline" not in set(rows["arm"])  # the reference study has total throughput alone
+    rows = theory.beside(3, "l4x1", "total_token_throughput", own)
+    assert set(zip(rows["source"], rows["host"], strict=True)) == {("predicted", "l4x1"), ("reference", "l4x1"), ("measured", "h200x1")}
+    one = rows[(rows["source"] == "reference") & (rows["arm"] == "draft-k3") & (rows["concurrency"] == 1)]
+    assert one["value"].item() == pytest.approx(52.4 / 28.9)
+    absolute = theory.beside(5, "a10gx4", "median_tpot_ms", multiples=False)
+    assert absolute[(absolute["source"] == "reference") & (absolute["arm"] == "14b-pp2")]["value"].tolist() == [59.47, 69.06, 80.75]
+    assert len(theory.beside(3, "h200x1", "median_tpot_ms", own[own["arm"] == "baseline"], multiples=False).query("source == 'measured' and arm != 'baseline'")) == 0
+    figure = plots.beside(rows, "multiple")
+    assert {text.get_text() for text in figure.legends[0].get_texts()} >= {"draft-k5", "predicted: l4x1", "reference: l4x1", "measured: h200x1"}
+    plt.close(figure)
+
+
+def test_any_metric_can_be_drawn_beside_its_prediction():
+    rows = pandas.DataFrame([{"arm": "offloaded", "tokens": at, "value": at / 10, "source": source, "host": "l4x1", "low": at / 12, "high": at / 8} for at in (1000, 8000) for source in ("predicted", "measured")])
+    figure = plots.beside(rows, "TTFT (ms)", x="tokens", x_label="prompt (tokens)")
+    assert figure.axes[0].get_xlabel() == "prompt (tokens)" and figure.axes[0].get_ylabel() == "TTFT (ms)"
+    plt.close(figure)
+    with pytest.raises(ParameterError, match="a source that is not drawn: guessed"):
+        plots.beside(rows.assign(source="guessed"), "TTFT (ms)")
+
+
+def test_what_cannot_stand_beside_is_refused():
+    with pytest.raises(ParameterError, match="section 3, l4x1, p99_ttft_ms"):
+        theory.beside(3, "l4x1", "p99_ttft_ms")
+    with pytest.raises(ParameterError, match="several hosts"):
+        theory.beside(3, "l4x1", "median_tpot_ms", draft_cost.arms(), multiples=False)
 
 
 def test_a_prediction_before_renting():
