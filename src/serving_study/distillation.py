@@ -123,7 +123,7 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
     """Raises ModelError or HostError for a target that no draft can be made for, too little memory, or a checkpoint of another run."""
     if target.weights != "real":
         raise ModelError("a draft learns from a target's answers, and random weights give none", value=target.name, allowed="a target with real weights", next=f"-p target={embedded.NAME}")
-    _check_tokenizer(target)
+    check_tokenizer(target)
     strange = [name for name in ("final_logit_softcapping", "logits_scaling", "logit_scale") if target.config.get(name)]
     if strange:
         raise ModelError("the target changes its logits behind its output embedding", value=", ".join(strange), allowed="a target without", next="choose another target")
@@ -148,7 +148,7 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
             raise ModelError(f"a checkpoint of another run stands under the name {wanted.name}", value=shown, allowed="the same target, size, seed and budget", next="-p fresh=True to begin anew, or -p name=ANOTHER")
 
 
-def _check_tokenizer(target: Model) -> None:
+def check_tokenizer(target: Model) -> None:
     """A draft proposes token ids: it needs the target's tokenizer file, no larger than the vocabulary, and a chat template to ask with."""
     from tokenizers import Tokenizer
 
@@ -228,10 +228,10 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
     return drafts.pack(wanted, target, folder)
 
 
-def run_stages(environment: environments.Environment, folder: Path, stages: Sequence[str], say: Callable[[str], None] = print) -> None:
-    """Run stages of the engine-side script on the specification in `folder`, its events on a bar. Raises what it refuses, or how it died."""
+def run_stages(environment: environments.Environment, folder: Path, stages: Sequence[str], say: Callable[[str], None] = print, script: Path | None = None) -> None:
+    """Run stages of the engine-side script (SCRIPT unless another is given) on the specification in `folder`, its events on a bar. Raises what it refuses, or how it died."""
     log, last = folder / "log.txt", None
-    command = [str(environment.python), str(SCRIPT), str(folder / "spec.json"), *stages]
+    command = [str(environment.python), str(script or SCRIPT), str(folder / "spec.json"), *stages]
     variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
     lines: queue.Queue = queue.Queue()
     with open(log, "a") as errors, _bar() as bar, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables) as process:

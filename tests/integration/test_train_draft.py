@@ -184,7 +184,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
     assert "torch" not in sys.modules  # the harness itself never needs it
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(600)
 def test_killed_in_the_middle_it_ends_where_it_would_have(trained, place):
     draft, _ = trained
     wanted = distillation.resolved(target=str(place), name="killed", **SIZE, **TINY)

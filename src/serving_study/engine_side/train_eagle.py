@@ -1,0 +1,340 @@
+"""Trains an EAGLE-3 head for a target on the target's own answers, from the target's hidden states.
+
+    python train_eagle.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: states, train; train_draft.py writes the answers
+
+SPEC.json is written by `serving_study.eagle`; events, checkpoints and refusals are those of `train_draft.py`. The target's states are
+computed once, in parts that outlive a kill, and kept in memory as bf16: on a CPU the target's pass over a token costs more than all
+that the head does with it. What can mislead: held-out rounds are read along the target's answers, a proposal counting only while all
+before it in its round were right, which is what a server counts; and a proposal outside the head's vocabulary is never right.
+"""
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import draft_texts
+import eagle_head
+import numpy as np
+import torch
+import train_draft
+from draft_texts import Refusal
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+PART = 32  # answers whose states are written together
+EVENT_S = 1.0
+
+
+def load_target(spec: dict):
+    dtype = torch.bfloat16 if spec["device"] == "cuda" else torch.float32
+    return AutoModelForCausalLM.from_pretrained(spec["target"], dtype=dtype).to(spec["device"]).eval().requires_grad_(False)
+
+
+def ordered(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
+    """(training, held out) as `draft_texts.examples` has them, the former in an order that the seed decides."""
+    if not (Path(spec["data"]) / "answers" / "done.json").is_file():
+        raise Refusal("the answers are not there yet", value=f"{spec['data']}/answers", allowed="a folder with done.json", next="the stages prompts and answers first")
+    training, apart = draft_texts.examples(spec, tokenizer)
+    if not training or not apart:
+        raise Refusal("nothing to learn from, or nothing held out", value=f"{len(training)} and {len(apart)} answers", allowed="at least one of either", next="-p prompts=MORE")
+    return [training[index] for index in np.random.default_rng(spec["seed"]).permutation(len(training))], apart
+
+
+def states_folder(spec: dict) -> Path:
+    return Path(spec["data"]) / f"states-layers={'-'.join(map(str, spec['states_layers']))}-context={spec['context']}"
+
+
+def states(spec: dict, tokenizer, tell) -> None:
+    """The target's states at every token, held-out answers first; ends early after `spec["states_minutes"]` or `spec["memory_gib"]`."""
+    training, apart = ordered(spec, tokenizer)
+    folder, examples = states_folder(spec), apart + training
+    budget, done = {name: spec[name] for name in ("states_minutes", "memory_gib")}, folder / "done.json"
+    before = json.loads(done.read_text()) if done.is_file() else {}
+    if before and all(before.get(name, 0) >= value for name, value in budget.items()):
+        return
+    target, began, size, whole = None, time.monotonic(), 0, -(-len(examples) // PART)
+    for part in range(whole):
+        if part * PART > len(apart) and (time.monotonic() - began > 60 * spec["states_minutes"] or size > 2**30 * spec["memory_gib"]):
+            break
+        place, mine = folder / f"part-{part:04d}.pt", examples[part * PART : (part + 1) * PART]
+        if not place.is_file():
+            if target is None:
+                target = load_target(spec)
+                read = eagle_head.collect(target, spec["states_layers"])
+            content = {"length": [len(example["tokens"]) for example in mine], "states": torch.cat(read_all(read, mine, spec))}
+            draft_texts.write_whole(place, lambda beside, content=content: torch.save(content, beside))
+        size += place.stat().st_size
+        tell("progress", stage="states", done=part + 1, total=whole, seconds=round(time.monotonic() - began, 1))
+    draft_texts.write_json(done, {"parts": len(list(folder.glob("part-*.pt"))), "bytes": size} | budget)
+
+
+def read_all(read, examples: list[dict], spec: dict) -> list[torch.Tensor]:
+    """States of each example, [tokens, layers * width], bf16; those of similar length share a pass, padded on the right."""
+    found: list = [None] * len(examples)
+    order = sorted(range(len(examples)), key=lambda index: len(examples[index]["tokens"]))
+    while order:
+        batch = [order.pop()]
+        longest = len(examples[batch[0]]["tokens"])
+        while order and (len(batch) + 1) * longest <= spec["batch_tokens"]:
+            batch.append(order.pop())
+        rows = read(pad([examples[index]["tokens"] for index in batch], spec))
+        for row, index in enumerate(batch):
+            found[index] = rows[row, : len(examples[index]["tokens"])].to("cpu", torch.bfloat16)
+    return found
+
+
+def pad(sequences: list[list[int]], spec: dict) -> torch.Tensor:
+    longest = max(map(len, sequences))
+    return torch.tensor([tokens + [spec["ends"][0]] * (longest - len(tokens)) for tokens in sequences]).to(spec["device"])
+
+
+def with_states(spec: dict, training: list[dict], apart: list[dict]) -> tuple[list[dict], list[dict]]:
+    """Those examples whose states were computed, each with them."""
+    examples, found = apart + training, []
+    for place in sorted(states_folder(spec).glob("part-*.pt")):
+        content = torch.load(place, weights_only=True)
+        mine = examples[len(found) : len(found) + len(content["length"])]
+        if [len(example["tokens"]) for example in mine] != content["length"]:
+            raise Refusal("the stored states are of other answers", value=place, allowed="states of the answers beside them", next=f"rm -r {place.parent}, then the same command again")
+        found += [example | {"states": rows} for example, rows in zip(mine, content["states"].split(content["length"]), strict=True)]
+    if len(found) <= len(apart):
+        raise Refusal("no training answer has its states", value=f"{len(found)} of {len(examples)} answers", allowed=f"more than the {len(apart)} held out", next="a larger states_minutes or memory_gib")
+    return found[len(apart) :], found[: len(apart)]
+
+
+def choose_vocabulary(training: list[dict], spec: dict) -> torch.Tensor:
+    """The target's tokens that the head can propose: those most frequent in the answers, in ascending order."""
+    counts = np.bincount(np.concatenate([example["tokens"][example["start"] :] for example in training]), minlength=spec["vocabulary"])
+    counts[spec["ends"]] = counts.max() + 1
+    return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[: spec["config"]["draft_vocab_size"]]))
+
+
+def step(head, batch: list[dict], spec: dict) -> tuple[float, int]:
+    """Gradients of one batch; returns the summed KL of the first step and its number of proposals.
+
+    The logits are made `chunk` rows at a time, whose gradients are gathered at the hidden states and go back through the layer once.
+    A row counts where the text's own next token is in the head's vocabulary, so that on average it has the weight of what is in there.
+    """
+    device, steps = spec["device"], spec["unroll"]
+    tokens, hidden = pad([example["tokens"] for example in batch], spec), pad_states(batch, spec)
+    starts, lengths = (torch.tensor(values, device=device) for values in ([example["start"] for example in batch], [len(example["tokens"]) for example in batch]))
+    first = int(starts.min()) - 1
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        outputs = head.unroll(tokens, hidden, steps, first)
+    gathered, total, counted = [], 0.0, 0
+    places = torch.arange(first, tokens.shape[1], device=device)
+    for number, output in enumerate(outputs):
+        following = places + 2 + number  # the token that is proposed, and whose teacher stands one before it
+        fits = (places[None] >= starts[:, None] - 1) & (following[None] < lengths[:, None])
+        rows, columns = fits.nonzero(as_tuple=True)
+        after = following[columns]
+        known = spec["drafted"][tokens[rows, after]]
+        rows, columns, after = rows[known], columns[known], after[known]
+        chosen = output[rows, columns].float()
+        mine = chosen.detach().requires_grad_()
+        weight = spec["unroll_decay"] ** number / max(1, len(rows))
+        for start in range(0, len(rows), spec["chunk"]):
+            part = slice(start, start + spec["chunk"])
+            with torch.no_grad():
+                log_p = torch.log_softmax(spec["teacher"](hidden[rows[part], after[part] - 1]), -1)
+            log_q = torch.log_softmax(head.lm_head(mine[part]), -1)
+            divergence = (log_p.exp() * (log_p - log_q)).sum()
+            (weight * divergence).backward()
+            total += float(divergence.detach()) if number == 0 else 0.0
+        counted += len(rows) if number == 0 else 0
+        if mine.grad is not None:
+            gathered.append((chosen, mine.grad))
+    if gathered:
+        torch.autograd.backward(*zip(*gathered, strict=True))
+    return total, counted
+
+
+def pad_states(batch: list[dict], spec: dict) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence([example["states"].float() for example in batch], batch_first=True).to(spec["device"])
+
+
+def rounds(follows: list[list[bool]], k: int) -> tuple[int, list[int]]:
+    """As `draft_quality.rounds`; `follows[at][step]` is whether the step-th proposal of a round that begins at `at` is the text's token."""
+    at, count, kept = 0, 0, [0] * k
+    while at + k <= len(follows):
+        run = next((number for number in range(k) if not follows[at][number]), k)
+        for number in range(run):
+            kept[number] += 1
+        count, at = count + 1, at + run + 1
+    return count, kept
+
+
+@torch.inference_mode()
+def evaluate(head, examples: list[dict], spec: dict) -> dict:
+    """What `draft_quality.evaluate` says of a draft: rounds begin behind the answer's first token, which the target's prefill gives."""
+    sums: dict[tuple, list[float]] = {}
+    counted = {k: (0, [0] * k) for k in spec["ks"]}
+    covered = [0, 0]
+    for example in examples:
+        warm, source = example["temperature"] > 0, "own" if example["own"] else "written"
+        tokens, hidden = pad([example["tokens"]], spec), pad_states([example], spec)
+        first, length = example["start"] - 1, tokens.shape[1]
+        if length - first < 3:
+            continue
+        outputs = head.unroll(tokens, hidden, 1 if warm else max(spec["ks"]), first)
+        rows = length - 2 - first  # rounds whose first proposal is still of this text
+        q = head.lm_head(outputs[0][0, :rows])
+        p = spec["teacher_whole"](hidden[0, first + 1 : length - 1])
+        if warm:
+            per_token = torch.minimum(torch.softmax(p, -1)[:, spec["vocabulary_ids"]], torch.softmax(q, -1)).sum(-1).tolist()
+        else:
+            per_token = (spec["vocabulary_ids"][q.argmax(-1)] == p.argmax(-1)).tolist()
+            padded = torch.nn.functional.pad(tokens[0], (0, len(outputs)), value=-1)
+            follows = [(spec["vocabulary_ids"][head.lm_head(output[0, :rows]).argmax(-1)] == padded[first + 2 + number : first + 2 + number + rows]).tolist() for number, output in enumerate(outputs)]
+            for k in spec["ks"]:
+                count, kept = rounds(list(zip(*follows, strict=True)), k)
+                counted[k] = (counted[k][0] + count, [a + b for a, b in zip(counted[k][1], kept, strict=True)])
+        covered = [covered[0] + int(spec["drafted"][tokens[0, first + 2 :]].sum()), covered[1] + rows]
+        for kind in ("all", source):
+            entry = sums.setdefault((warm, kind), [0.0, 0])
+            entry[0] += sum(per_token)
+            entry[1] += len(per_token)
+    mean = {key: total / places for key, (total, places) in sums.items()}
+    return {
+        "acceptance": mean.get((True, "all")),
+        "agreement": mean.get((False, "all")),
+        "acceptance_by_source": {kind: mean[True, kind] for kind in ("own", "written") if (True, kind) in mean},
+        "agreement_by_source": {kind: mean[False, kind] for kind in ("own", "written") if (False, kind) in mean},
+        "positions": {"temperature 1": sums.get((True, "all"), [0, 0])[1], "temperature 0": sums.get((False, "all"), [0, 0])[1]},
+        "covered": covered[0] / max(1, covered[1]),
+        "rounds": {str(k): {"rounds": count, "by_position": [value / count for value in kept], "acceptance_rate": sum(kept) / (k * count), "tokens_a_round": 1 + sum(kept) / count} for k, (count, kept) in counted.items() if count},
+    }
+
+
+def teach(target, vocabulary: torch.Tensor, spec: dict) -> None:
+    """Into `spec`: the teacher's logits from its stored states, over the head's vocabulary and over all tokens."""
+    norm, weight, width = target.base_model.norm, target.get_output_embeddings().weight.float(), spec["config"]["hidden_size"]
+    reduced = weight[vocabulary]
+
+    def last(rows):
+        return norm(rows[:, -width:].to(weight.device)).float()
+
+    spec["drafted"] = torch.zeros(len(weight), dtype=torch.bool, device=weight.device).index_fill_(0, vocabulary, True)
+    spec["vocabulary_ids"], spec["teacher"], spec["teacher_whole"] = vocabulary, lambda rows: last(rows) @ reduced.T, lambda rows: last(rows) @ weight.T
+
+
+def train(spec: dict, tokenizer, tell) -> None:
+    """Train until the token or minute budget is spent; writes model.safetensors (bf16) and training.json into `work`."""
+    device = spec["device"]
+    checkpoint = train_draft.Checkpoint(spec)
+    found = checkpoint.load()
+    torch.set_float32_matmul_precision("high")
+    all_training, all_apart = ordered(spec, tokenizer)
+    training, apart = with_states(spec, all_training, all_apart)
+    spec["vocabulary"] = spec["config"]["vocab_size"]
+    vocabulary = choose_vocabulary(all_training, spec).to(device)
+    target = load_target(spec)
+    teach(target, vocabulary, spec)
+    torch.manual_seed(spec["seed"])
+    head = eagle_head.Head(spec["config"], target.get_input_embeddings().weight.float()).to(device)
+    head.begin(target, vocabulary)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    state = {"step": 0, "tokens": 0, "epoch": 0, "batch": 0, "elapsed_s": 0.0, "evaluations": 0, "log": []}
+    if found:
+        head.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        state = found["state"]
+        tell("resumed", step=state["step"], tokens=state["tokens"])
+    data = train_draft.learnt_from(spec, training, apart)
+    tell("training", **data)
+
+    def note(event, **about):
+        state["log"].append({"event": event, **about})
+        tell(event, **about)
+
+    def look(share):
+        note("held_out", step=state["step"], tokens=state["tokens"], share=round(share, 4), **evaluate(head, apart, spec))
+        state["evaluations"] += 1
+
+    order, order_of = [], None
+    began, spent, paused = time.monotonic(), state["elapsed_s"], 0.0
+    told, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]
+    while True:
+        state["elapsed_s"] = spent + time.monotonic() - began - paused
+        share = min(1.0, max(state["tokens"] / spec["tokens"], state["elapsed_s"] / (60 * spec["minutes"])))
+        if share >= state["evaluations"] / spec["evaluations"] and share < 1:
+            pause = time.monotonic()
+            look(share)
+            paused += time.monotonic() - pause
+        if share >= 1:
+            break
+        if order_of != state["epoch"]:
+            order, order_of = train_draft.batches(training, state["epoch"], spec), state["epoch"]
+        for group in optimizer.param_groups:
+            group["lr"] = train_draft.rate(spec, share)
+        kl, count = step(head, [training[index] for index in order[state["batch"]]], spec)
+        norm = float(torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0))
+        if not math.isfinite(norm):
+            raise Refusal("training diverged", value=f"step {state['step']}, gradient norm {norm}", allowed="a finite gradient", next="a smaller learning_rate, with fresh=True")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        state["step"], state["tokens"], state["batch"] = state["step"] + 1, state["tokens"] + count, state["batch"] + 1
+        if state["batch"] == len(order):
+            state["epoch"], state["batch"] = state["epoch"] + 1, 0
+        sums = [sums[0] + kl, sums[1] + count, max(sums[2], norm)]
+        now = time.monotonic()
+        if now - told >= EVENT_S and sums[1]:
+            note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=round(share, 4), kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=train_draft.rate(spec, share), tokens_per_s=round(sums[1] / (now - told)))
+            told, sums = now, [0.0, 0, 0.0]
+        if now - saved >= spec["checkpoint_s"]:
+            checkpoint.save({"model": head.state_dict(), "optimizer": optimizer.state_dict(), "state": state})
+            tell("checkpoint", step=state["step"], tokens=state["tokens"])
+            saved = time.monotonic()
+    shipped = eagle_head.tensors(head, vocabulary, spec["vocabulary"], torch.bfloat16)
+    head.load_state_dict({name: tensor.float() for name, tensor in shipped.items() if name not in ("d2t", "t2d")})
+    look(1.0)
+    finish(spec, shipped, state, data)
+    tell("done", step=state["step"], tokens=state["tokens"], elapsed_s=round(state["elapsed_s"], 1))
+
+
+def finish(spec: dict, tensors: dict, state: dict, data: dict) -> None:
+    """Weights, and last the log, whose presence says that training ended."""
+    import transformers
+    from safetensors.torch import save_file
+
+    work = Path(spec["work"])
+    draft_texts.write_whole(work / "model.safetensors", lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"}))
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": torch.cuda.get_device_name() if spec["device"] == "cuda" else "cpu"}
+    draft_texts.write_json(work / "training.json", {"identity": spec["identity"], "versions": versions, "data": data, "steps": state["step"], "tokens": state["tokens"], "epochs": state["epoch"], "elapsed_s": state["elapsed_s"], "log": state["log"]})
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+
+    def tell(event: str, **about) -> None:
+        print(json.dumps({"event": event, **about}), file=out)
+
+    spec, code = json.loads(Path(sys.argv[1]).read_text()), 0
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(spec["target"])
+        for stage in sys.argv[2:]:
+            tell("stage", name=stage, device=spec["device"])
+            {"states": states, "train": train}[stage](spec, tokenizer, tell)
+    except Refusal as refusal:
+        tell("error", **refusal.about)
+        code = 3
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os._exit(4)
+
+
+if __name__ == "__main__":
+    main()
