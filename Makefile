@@ -4,7 +4,7 @@ STUDY := .venv/harness/bin/serving-study
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run plan doctor compare predict book test bench lint clean
+.PHONY: help setup run plan doctor compare predict advise book test bench lint clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -35,6 +35,9 @@ compare: setup  ## say which figures of one study reproduce another's: make comp
 
 predict: setup  ## say what arithmetic expects on a host: make predict HOST=g6.xlarge SECTION=3
 	@$(STUDY) predict --host $(HOST) $(if $(SECTION),--section $(SECTION)) $(ARGS)
+
+advise: setup  ## rank the measured arms that meet targets: make advise SLO='ttft_p99_ms=500 tpot_p50_ms=40'
+	@$(STUDY) advise $(foreach slo,$(SLO),--slo $(slo)) $(if $(HOST),--host $(HOST)) $(if $(SECTION),--section $(SECTION)) $(ARGS)
 
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book

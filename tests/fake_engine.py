@@ -21,7 +21,7 @@ from pathlib import Path
 
 FAULTS = (
     "oom dies-at-start slow-start silent probe-hangs probe-500 probe-garbage probe-empty wrong-model "  # while it starts
-    "dies-after oom-after hangs short error-event http-500 refuses-some garbage warm no-drafts spurious-drafts dead-after miscounts "  # under load
+    "dies-after oom-after hangs short error-event http-500 refuses-some garbage warm no-drafts spurious-drafts dead-after miscounts no-hits no-tier idle-rank lost-rank "  # under load
     "ignores-term escapee"  # when it ends
 ).split()
 WORDS = "the river turns under an old bridge and every boat that passes slows down to listen".split()
@@ -35,6 +35,36 @@ INFO 08-01 10:00:02 [kv_cache_utils.py:1001] Maximum concurrency for 2,048 token
 """
 
 
+RANK = """
+import sys, time
+for line in sys.stdin:
+    began = time.process_time()
+    while time.process_time() - began < 0.02:
+        pass
+    print(flush=True)
+"""
+
+
+class Rank:
+    """A process that computes, named as vLLM names its own: for each request that it is given it takes 20 ms of processor time."""
+
+    def __init__(self, number: int):
+        self.lock = threading.Lock()
+        self.process = subprocess.Popen([f"VLLM::Worker_TP{number}", "-c", RANK], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        note("child", child=self.process.pid)
+
+    def work(self) -> None:
+        with self.lock:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            self.process.stdout.readline()
+
+    def lose(self) -> None:
+        with self.lock:
+            self.process.kill()
+            self.process.wait()
+
+
 class State:
     """The options, the counters, and what was asked so far."""
 
@@ -44,6 +74,8 @@ class State:
         self.prompt = self.generated = self.finished = self.queries = self.hits = self.ttft_s = 0
         self.drafts = self.drafted = 0
         self.per_position = [0] * options.k
+        self.ranks = [Rank(number) for number in range(options.tensor_parallel_size or 0)]
+        self.device, self.below, self.external = {}, set(), 0  # blocks, each by all words up to its end; the oldest first
 
     @property
     def fault(self) -> str | None:
@@ -60,6 +92,8 @@ class State:
             "vllm:prefix_cache_hits_total": self.hits,
             "vllm:num_preemptions_total": 0,
         }
+        if self.options.tier:
+            rows["vllm:external_prefix_cache_hits_total"] = self.external
         if self.options.k or self.fault == "spurious-drafts":
             rows |= {
                 "vllm:spec_decode_num_drafts_total": self.drafts,
@@ -69,6 +103,7 @@ class State:
         lines = []
         for name, value in rows.items():
             lines.append(f'# TYPE {name.removesuffix("_total")} counter\n{name}{{engine="0",model_name="{self.options.model}"}} {float(value)}')
+        lines.append(f'# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{block_size="{self.options.block}",engine="0"}} 1.0')
         lines.append("# TYPE vllm:request_success counter")
         for reason, value in (("stop", 0), ("length", self.finished)):
             lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}"}} {float(value)}')
@@ -80,8 +115,34 @@ class State:
             lines.append(f'# TYPE {name} histogram\n{name}_bucket{{le="+Inf"}} {float(self.finished)}\n{name}_count {float(self.finished)}\n{name}_sum {spent}')
         return "\n".join(lines) + "\n"
 
-    def count(self, prompt: int, made: int) -> None:
+    def compute(self) -> None:
+        """The ranks' part of a request; a fault spares or ends the last one's."""
+        fault = self.fault
+        if fault == "lost-rank" and self.ranks[-1].process.poll() is None:
+            self.ranks[-1].lose()
+        for rank in self.ranks[:-1] if fault in ("idle-rank", "lost-rank") else self.ranks:
+            rank.work()
+
+    def found(self, text: str) -> tuple[int, int]:
+        """Tokens of a prompt that the device and the tier below it give back; afterwards both hold its blocks, the device as many as it has room for."""
+        words, size = _words_of(text), self.options.block
+        blocks = [tuple(words[: end + size]) for end in range(0, len(words) - size + 1, size)]
+        usable = blocks[: (len(words) - 1) // size]
+        device = next((index for index, block in enumerate(usable) if block not in self.device), len(usable))
+        external = next((index for index, block in enumerate(usable[device:]) if block not in self.below), len(usable) - device) if self.options.tier else 0
+        for block in blocks:
+            self.device.pop(block, None)
+            self.device[block] = True
+            self.below.add(block)
+        while len(self.device) > self.options.kv_blocks:
+            self.device.pop(next(iter(self.device)))
+        return (0 if self.fault == "no-hits" else device * size), (0 if self.fault == "no-tier" else external * size)
+
+    def count(self, prompt: int, made: int, text: str = "") -> None:
         with self.lock:
+            if self.options.caching:
+                device, external = self.found(text)
+                self.hits, self.external = self.hits + device, self.external + external
             self.prompt += prompt * 2 if self.fault == "miscounts" else prompt
             self.queries += prompt
             self.hits += prompt // 2 if self.fault == "warm" else 0
@@ -119,9 +180,12 @@ def _earlier_lives(fault: str) -> int:
 
 
 def _tokens_of(prompt: str) -> int:
-    if place := os.environ.get("TOKENIZER"):
-        return len(_tokenizer(place).encode(prompt).ids)
-    return max(1, len(prompt.split()))
+    return max(1, len(_words_of(prompt)))
+
+
+def _words_of(prompt: str) -> list:
+    place = os.environ.get("TOKENIZER")
+    return _tokenizer(place).encode(prompt).ids if place else prompt.split()
 
 
 _tokenizers: dict = {}
@@ -163,7 +227,7 @@ def handler(state: State):
             text = " ".join((GARBAGE if fault == "probe-garbage" else WORDS)[index % 5] for index in range(made))
             model = "somebody-else" if fault == "wrong-model" else state.options.model
             prompt = _tokens_of(body["prompt"])
-            state.count(prompt, made)
+            state.count(prompt, made, body["prompt"])
             usage = {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
             self._send(200, json.dumps({"model": model, "choices": [{"index": 0, "text": text, "finish_reason": "length"}], "usage": usage}).encode())
 
@@ -190,6 +254,7 @@ def handler(state: State):
             self.send_header("Content-Type", "text/event-stream; charset=utf-8")
             self.send_header("Connection", "close")
             self.end_headers()
+            state.compute()
             words = GARBAGE if fault == "garbage" else WORDS
             for index in range(made):
                 time.sleep(state.options.token_s)
@@ -199,7 +264,7 @@ def handler(state: State):
                 state.count(prompt, made)
                 return self._event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
             # Counted before the client hears of the end, so that the counters of a finished load are complete.
-            state.count(prompt, made)
+            state.count(prompt, made, body["prompt"])
             self._event({"model": state.options.model, "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}})
             self.wfile.write(b"data: [DONE]\n\n")
 
@@ -237,6 +302,11 @@ def main() -> None:
     parser.add_argument("--lives", type=int, help="the fault goes away after so many lives")
     parser.add_argument("--k", type=int, default=0)
     parser.add_argument("--token-s", type=float, default=0.0)
+    parser.add_argument("--caching", type=int, default=0, help="1: a prefix cache")
+    parser.add_argument("--block", type=int, default=16)
+    parser.add_argument("--kv-blocks", type=int, default=768)
+    parser.add_argument("--tier", type=int, default=0, help="1: what the device loses is found below it")
+    parser.add_argument("--tensor-parallel-size", type=int, help="so many processes beside this one")
     parser.add_argument("--variant", help="means nothing: tells arms apart")
     state = State(options := parser.parse_args())
     note("server", arm=os.environ.get("ARM"), port=options.port, fault=options.fault)
@@ -256,7 +326,7 @@ def main() -> None:
         note("child", child=child.pid)
     if state.fault == "ignores-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print(START, flush=True)
+    print(START.replace("12,288", f"{options.block * options.kv_blocks:,}"), flush=True)
     Quiet(("127.0.0.1", options.port), handler(state)).serve_forever()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import fake_engine
 
-from serving_study import certificates, datasets, engines, loads, servers, store, sweeps
+from serving_study import certificates, datasets, engines, loads, prompts, servers, store, sweeps
 from serving_study.arms import Arm
 from serving_study.engines import vllm
 from serving_study.environments import Environment
@@ -34,10 +34,11 @@ class FakeEngine:
         self.variables = variables or {}
 
     def command(self, arm, python, port):
-        words = [str(python), str(SERVER), "--port", str(port), "--model", arm.model.name]
+        words = [str(python), str(SERVER), "--port", str(port) if arm.replicas == 1 else "{port}", "--model", arm.model.name]
         for name, value in arm.options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
-        return words + (["--k", str(arm.k)] if arm.k else [])
+        words += ["--k", str(arm.k)] if arm.k else []
+        return words if arm.replicas == 1 else vllm.taking_turns(arm, python, port, words)
 
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
@@ -47,6 +48,9 @@ class FakeEngine:
 
     def is_loading(self, log):
         return vllm.is_loading(log)
+
+    def ineffective(self, arm, log):
+        return vllm.ineffective(arm, log)
 
     def cause(self, log):
         return vllm.cause(log)
@@ -60,11 +64,20 @@ def model(folder: Path, name: str = "fake") -> Model:
     return Model(name, str(place), place)
 
 
-def arm(folder: Path, name: str, *, k: int = 0, fault: str | None = None, **options) -> Arm:
-    """An arm of the fake engine; `k` above 0 makes it a draft arm."""
+def tokenizer(folder: Path) -> None:
+    """Give a model a tokenizer whose tokens are words, as the fake engine's are."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({"?": 0} | {word: index + 1 for index, word in enumerate(prompts.WORDS)}, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.save(str(folder / "tokenizer.json"))
+
+
+def arm(folder: Path, name: str, *, k: int = 0, fault: str | None = None, replicas: int = 1, **options) -> Arm:
+    """An arm of the fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are processes."""
     options = {key: value for key, value in ({"fault": fault} | options).items() if value is not None}
     speculative = {"method": "draft_model", "num_speculative_tokens": k} if k else None
-    return Arm(name, model(folder), engine="fake", options=options, speculative=speculative, environment={"VLLM_CPU_KVCACHE_SPACE": 0}, gpus=0, technique="draft" if k else "none", acceptance="measured" if k else None)
+    return Arm(name, model(folder), engine="fake", options=options, speculative=speculative, environment={"VLLM_CPU_KVCACHE_SPACE": 0}, gpus=0, replicas=replicas, technique="draft" if k else "parallel" if "tensor_parallel_size" in options else "none", acceptance="measured" if k else None)
 
 
 def plan(arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0) -> sweeps.Plan:
@@ -85,7 +98,7 @@ def register(setattr_, setitem) -> None:
 @contextmanager
 def foreign():
     """Another job's server, which answers for the same model; yields its port."""
-    options = type("Options", (), {"model": "fake", "k": 0, "fault": None, "lives": None, "after": 0, "token_s": 0.0})
+    options = type("Options", (), {"model": "fake", "k": 0, "fault": None, "lives": None, "after": 0, "token_s": 0.0, "caching": 0, "tier": 0, "block": 16, "kv_blocks": 768, "tensor_parallel_size": None})
     server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

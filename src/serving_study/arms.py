@@ -17,9 +17,9 @@ class Arm:
     """One server configuration.
 
     `options` are the engine's flags by name without dashes (`max_model_len`), a value of True being a bare flag; `speculative`
-    is vLLM's `--speculative-config`. `technique` is what the certificate expects to see happening (`none`, `ngram`, `draft`),
-    `acceptance` says how drafts are accepted: `measured`, `prescribed`, or None without speculation. `unsupported` holds the
-    reason why the arm cannot exist here.
+    is vLLM's `--speculative-config`. `technique` is what the certificate expects to see happening (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`),
+    `replicas` how many servers of the same options take turns behind one port, `acceptance` says how drafts are accepted: `measured`, `prescribed`, or None without speculation. With `scratch` its
+    server runs in an empty folder that goes when it ends, for what it writes to disk. `unsupported` holds the reason why the arm cannot exist here.
     """
 
     name: str
@@ -30,6 +30,8 @@ class Arm:
     draft: Model | None = None
     environment: dict = field(default_factory=dict)
     gpus: int = 1
+    replicas: int = 1
+    scratch: bool = False
     technique: str = "none"
     acceptance: str | None = None
     repeat_of: str | None = None
@@ -39,6 +41,21 @@ class Arm:
     def k(self) -> int:
         """Draft tokens a round; 0 without speculation."""
         return (self.speculative or {}).get("num_speculative_tokens", 0)
+
+    @property
+    def split(self) -> int:
+        """Ranks that hold one copy of the model between them."""
+        return self.options.get("tensor_parallel_size", 1) * self.options.get("pipeline_parallel_size", 1)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that requests are shared out to."""
+        return self.options.get("data_parallel_size", 1) * self.replicas
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute: a GPU each, or on a CPU host some cores each."""
+        return self.split * self.copies
 
     @property
     def weights(self) -> str:
@@ -56,7 +73,7 @@ class Arm:
             "speculative": speculative,
             "environment": self.environment,
             "gpus": self.gpus,
-        }
+        } | ({"replicas": self.replicas} if self.replicas > 1 else {})
 
 
 def again(arm: Arm) -> Arm:
@@ -78,6 +95,7 @@ def speculation(
     prescribed: dict | None = None,
     control: Model | None = None,
     truncated: Model | None = None,
+    eagle: Model | None = None,
     synchronous_control: bool = False,
     only: Sequence[str] | None = None,
 ) -> tuple[Arm, ...]:
@@ -87,7 +105,7 @@ def speculation(
     engine is told to produce, for random weights. `control` is a draft of the target's own vocabulary, for the middle k: does
     the mapping between vocabularies cost anything? `synchronous_control` adds the baseline as a draft model makes vLLM run its
     target: without asynchronous scheduling, on the older model runner. `truncated` is a poor draft beside a trained one, for the middle
-    k: what does a bad draft cost? `only` keeps the named arms.
+    k: what does a bad draft cost? `eagle` is an EAGLE-3 head of this very target, for each k. `only` keeps the named arms.
     """
     gpus = min(1, len(host.gpus)) if host.gpus else 0
     base = Arm("baseline", target, options=options, environment=environment, gpus=gpus)
@@ -111,6 +129,9 @@ def speculation(
         k = sorted(ks)[len(ks) // 2]
         config = {"method": "draft_model", "model": truncated.source, "num_speculative_tokens": k}
         arms.append(replace(base, name=f"draft-k{k}-truncated", speculative=config, draft=truncated, technique="draft", acceptance="measured"))
+    for k in ks if eagle else ():
+        config = {"method": "eagle3", "model": eagle.source, "num_speculative_tokens": k}
+        arms.append(replace(base, name=f"eagle3-k{k}", speculative=config, draft=eagle, technique="draft", acceptance="measured"))
     arms = [_prescribe(arm, (prescribed or {}).get(arm.name)) for arm in arms]
     if synchronous_control:
         arms.append(replace(base, name="baseline-synchronous", options=options | {"async_scheduling": False}, environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"}))

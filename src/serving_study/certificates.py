@@ -27,7 +27,13 @@ CLIENT_SHARE = 0.05  # of a request's time that the client may add: throughput c
 TTFT_GAP_SHARE, TTFT_GAP_MS = 0.25, 25.0  # beyond it the client's TTFT is not the server's
 STEAL_SHARE = 0.05
 SANE_SHARE = 0.5
+ACTIVE_UTILISATION, ACTIVE_SHARE = 5.0, 0.05  # of a GPU in percent, and of the busiest rank's processor time: below it a rank took no part
 IDENTITY_TOLERANCE = 0.01
+REUSING = ("prefix", "offload")  # techniques whose arms are about the cache: on the device alone, or with a tier below it
+FITS = 0.9  # of the capacity: a working set up to it fits, one from its inverse on does not
+CHUNKS = 0.8  # of the expected hits that an arm with a tier must have: tiers keep larger pieces than the device's blocks
+TOKENISE_MS = 0.01  # of each token of a made prompt: the server turns the text into tokens before its own clock starts
+TEXT_TOKENS = 4  # answers below it are no text to be judged
 THROTTLE = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 POWER_CAP = 0x4
 
@@ -144,17 +150,25 @@ def _identity_of_server(cell, requests) -> Check:
 
 
 def _cold(cell, requests) -> Check:
+    """Caches hold nothing of a cell's prompts before it; of an arm that is about the cache, `_reuse` compares the hits with those expected."""
     hits, external, queries = (cell["counters"].get(name) for name in (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS, vllm.PREFIX_QUERIES))
     if hits is None:
         return Check("cold caches", UNKNOWN, "the server has no prefix-cache counters")
+    evidence = f"{hits:.0f} device and {external or 0:.0f} external hits in {queries or 0:.0f} queried tokens"
+    if cell["technique"] in REUSING:
+        return Check("cold caches", PASS, f"{evidence}; the arm is about the cache, so that the mechanism is where they are judged")
     share = (hits + (external or 0)) / queries if queries else float(hits + (external or 0) > 0)
-    return Check("cold caches", PASS if share <= COLD_HIT_SHARE else FAIL, f"{hits:.0f} device and {external or 0:.0f} external hits in {queries or 0:.0f} queried tokens")
+    return Check("cold caches", PASS if share <= COLD_HIT_SHARE else FAIL, evidence)
 
 
 def _mechanism(cell, requests) -> Check:
     speculation, technique, k = cell["speculation"] or {}, cell["technique"], cell["k"]
     drafts, drafted = speculation.get("drafts", 0), speculation.get("drafted_tokens", 0)
-    if technique == "none":
+    if technique in REUSING and not drafts:
+        return _reuse(cell)
+    if technique == "parallel" and not drafts:
+        return _parallel(cell)
+    if technique in ("none", "parallel", *REUSING):
         return Check("mechanism", PASS if not drafts else FAIL, f"{drafts} drafts, none wanted")
     positions = speculation.get("acceptance_by_position", [])
     evidence = f"{drafts} drafts, {drafted} tokens drafted, {speculation.get('accepted_tokens', 0)} accepted; by position {', '.join(f'{rate:.3f}' for rate in positions) or 'none'}"
@@ -164,6 +178,54 @@ def _mechanism(cell, requests) -> Check:
     within = drafted <= drafts * k and all(0 <= rate <= 1 for rate in positions) and 0 <= speculation["acceptance_rate"] <= 1
     every = technique != "draft" or drafted == drafts * k
     return Check("mechanism", PASS if falling and within and every and len(positions) == k else FAIL, evidence)
+
+
+def _reuse(cell) -> Check:
+    """Hits are those of arithmetic: whole blocks of each prefix that was there before. Where a working set is above the capacity, the device must have
+    lost some of it; what a tier below gave back makes up for it in the arms that have one, and nowhere else."""
+    about, counters, tier = cell.get("reuse") or {}, cell["counters"], cell["technique"] == "offload"
+    hits, external, expected = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0, about.get("expected_tokens")
+    if expected is None or hits is None:
+        return Check("mechanism", UNKNOWN, f"expected hits {expected}, device hits {hits}: the server's block size or its counters are missing")
+    needed, capacity = about.get("working_set_tokens"), about["capacity_tokens"]
+    evidence = f"{hits:.0f} device and {external:.0f} external hits, {expected} tokens repeated in blocks of {about['block_tokens']}"
+    evidence += f"; working set of {needed} tokens, capacity of {capacity}" if needed else ""
+    read, asked = counters.get(vllm.PROMPT_TOKENS), about["prompt_tokens"] * cell["asked"]["prompts"]
+    if read is not None and read != asked:
+        return Check("mechanism", FAIL, f"prompts of {about['prompt_tokens']} tokens asked for, {asked} in all, {read:.0f} read; {evidence}")
+    if not tier and external:
+        return Check("mechanism", FAIL, f"{evidence}: this arm has no tier below the device")
+    if needed is None or not capacity or needed <= FITS * capacity:
+        good = hits + external >= CHUNKS * expected and hits + external <= expected if tier else hits == expected
+        return Check("mechanism", PASS if good else FAIL, evidence)
+    if needed < capacity / FITS:
+        return Check("mechanism", PASS if hits + external <= expected else FAIL, f"{evidence}: as large as the cache, so that what stays is not told beforehand")
+    evicted = hits < expected
+    good = evicted and (not tier or 0 < external <= expected)
+    return Check("mechanism", PASS if good else FAIL, f"{evidence}; {'evicted' if evicted else 'nothing was evicted'}")
+
+
+def _parallel(cell) -> Check:
+    """As many processes compute as were asked for, and as many of them took part as requests in flight can reach."""
+    about, gpus = cell.get("ranks") or {}, cell["machine"].get("gpus")
+    processes, wanted = about.get("processes", []), about.get("wanted")
+    if not wanted:
+        return Check("mechanism", UNKNOWN, "the server's processes were not looked at")
+    needed = wanted // about["copies"] * min(about["copies"], cell["concurrency"])
+    if gpus is not None:
+        seen = [gpu["mean_utilisation"] for gpu in gpus[:wanted]]
+        needed = min(needed, len(gpus))  # those of other nodes are not seen from here
+        active = None if None in seen or not cell["machine"]["samples"] else sum(share >= ACTIVE_UTILISATION for share in seen)
+        evidence = f"GPUs at {', '.join('unknown' if share is None else f'{share:.0f} %' for share in seen)}"
+        evidence += "".join(f"; GPU {index} sent {found['sent'] / 2**30:.2f} GiB over NVLink" for index, found in (about.get("nvlink_bytes") or {}).items())
+    else:
+        busiest = max((process["cpu_s"] for process in processes), default=0.0)
+        active = sum(process["cpu_s"] >= ACTIVE_SHARE * busiest for process in processes) if busiest else None
+        evidence = ", ".join(f"{process['name'].removeprefix('VLLM::')} {process['cpu_s']:.1f} s of processor" for process in processes)
+    evidence = f"{len(processes)} of {wanted} ranks have a process; {'unknown' if active is None else active} active, {needed} needed ({evidence or 'none'})"
+    if processes and len(processes) != wanted or active is not None and active < needed:
+        return Check("mechanism", FAIL, evidence)
+    return Check("mechanism", PASS if processes and active is not None else UNKNOWN, evidence)
 
 
 def _steady(cell, requests) -> Check:
@@ -179,6 +241,15 @@ def _steady(cell, requests) -> Check:
     return Check("steady window", PASS if good else FAIL, evidence)
 
 
+def _one_token(cell) -> bool:
+    return cell["asked"]["output_tokens"] == 1
+
+
+def _tokenising_ms(cell) -> float:
+    """What the text of a made prompt may take before the server's clock starts; 0 where prompts are a data set's."""
+    return TOKENISE_MS * (cell.get("reuse") or {}).get("prompt_tokens", 0)
+
+
 def _client(cell, requests) -> Check:
     client, ttft = cell["client"], cell["counters"].get("vllm:time_to_first_token_seconds")
     if not client.get("wall_s") or client.get("p99_lag_ms") is None:
@@ -188,7 +259,7 @@ def _client(cell, requests) -> Check:
     gap_bad = False
     if ttft and ttft["count"] and cell["result"].get("mean_ttft_ms"):
         gap, whole = cell["result"]["mean_ttft_ms"] - 1000 * ttft["sum_s"] / ttft["count"], cell["result"].get("mean_e2el_ms")
-        gap_bad = bool(whole) and gap > CLIENT_SHARE * whole
+        gap_bad = bool(whole) and gap - _tokenising_ms(cell) > CLIENT_SHARE * whole and not _one_token(cell)  # one token's gap is judged as TTFT
         evidence += f"; {gap:.1f} ms of a request's {whole or 0:.0f} ms pass before the server sees it"
     typical = cell["result"].get("median_ttft_ms") or 0
     bad = share > CLIENT_CPU_SHARE or lag > max(CLIENT_LAG_MS, 0.25 * typical) or gap_bad
@@ -201,7 +272,7 @@ def _ttft(cell, requests) -> Check:
     if not ttft or not ttft["count"] or mine is None:
         return Check("TTFT", UNKNOWN, "the server has no histogram of it")
     theirs = 1000 * ttft["sum_s"] / ttft["count"]
-    good = mine - theirs <= max(TTFT_GAP_MS, TTFT_GAP_SHARE * theirs)
+    good = mine - theirs <= max(TTFT_GAP_MS, TTFT_GAP_SHARE * theirs) + _tokenising_ms(cell)
     return Check("TTFT", PASS if good else FAIL, f"mean {mine:.1f} ms here, {theirs:.1f} ms by the server" + ("" if good else ": TTFT is withheld, the cell's other figures stand"))
 
 
@@ -212,7 +283,7 @@ def _clocks(cell, requests) -> Check:
         if not machine["samples"] or None in masks:
             return Check("clocks", UNKNOWN, "NVML did not say why clocks were lowered")
         reasons = sorted({name for bit, name in THROTTLE.items() for mask in masks if mask & bit})
-        clocks = ", ".join(f"GPU {gpu['index']} {gpu['min_sm_clock_mhz']}–{gpu['max_sm_clock_mhz']} MHz at {gpu['mean_utilisation']:.0f} %" for gpu in machine["gpus"])
+        clocks = ", ".join(f"GPU {gpu['index']} {gpu['min_sm_clock_mhz']}–{gpu['max_sm_clock_mhz']} MHz" + ("" if gpu["mean_utilisation"] is None else f" at {gpu['mean_utilisation']:.0f} %") for gpu in machine["gpus"])
         capped = "; power cap reached" if any(mask & POWER_CAP for mask in masks) else ""
         return Check("clocks", FAIL if reasons else PASS, f"{clocks}{capped}" + (f"; {', '.join(reasons)}" if reasons else ""))
     steal = machine.get("cpu_steal")
@@ -238,6 +309,8 @@ def _records(cell, requests) -> Check:
 def _text(cell, requests) -> Check:
     if cell["labels"]["weights"] == "random":
         return Check("text", PASS, "random weights: no language is expected")
+    if 0 < (cell["asked"]["output_tokens"] or 0) < TEXT_TOKENS:
+        return Check("text", PASS, f"answers of {cell['asked']['output_tokens']} tokens are no text; the start's first answer was judged")
     judged = [request["text_sane"] for request in requests if request["text_sane"] is not None]
     if not judged:
         return Check("text", UNKNOWN, "no text was kept")

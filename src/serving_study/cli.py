@@ -1,4 +1,4 @@
-"""The command line: `serving-study run | doctor | predict | compare | certify | book | sections`.
+"""The command line: `serving-study run | doctor | predict | advise | compare | certify | book | sections`.
 
     serving-study run 3 --dry-run
     serving-study run 3 -p repeats 2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
@@ -10,23 +10,30 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import book as books
-from . import doctor as doctors
-from . import findings, paths, reference, sections, store, sweeps
+from . import findings, paths
 from .errors import ParameterError, StudyError
+
+# Imported by the commands that need them: what is left above starts in a tenth of a second.
+if TYPE_CHECKING:
+    from . import prices, sections, sweeps
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.splitlines()[0])
 
 SectionNumber = Annotated[str, typer.Argument(metavar="SECTION", help="the section's number, as `serving-study sections` lists them")]
+HourlyPrice = Annotated[float | None, typer.Option("--price", help="US dollars an hour, for the cost of a million output tokens; the known price when not given")]
+FetchPrice = Annotated[bool, typer.Option("--fetch-price", help="ask the AWS Price List (needs credentials and a network), and keep the answer")]
+Region = Annotated[str, typer.Option("--region", help="of the price")]
 
 
 @app.command("sections")
 def list_sections() -> None:
     """List the sections that have a notebook."""
+    from . import sections
+
     for section in sections.SECTIONS.values():
         print(f"{section.number}  {section.title}  ({section.notebook.relative_to(paths.ROOT)})")
 
@@ -41,7 +48,10 @@ def run(
     no_book: Annotated[bool, typer.Option("--no-book", help="publish the chapter, but do not build the book")] = False,
 ) -> None:
     """Run a section's notebook on this machine, publish it, and build the book."""
-    chosen = sections.get(_number(section))
+    from . import book as books
+    from . import sections, store, sweeps
+
+    chosen = sections.get(sections.address(section))
     given = _given(parameter, yaml) | ({"fresh": True} if fresh else {})
     values = sections.parameters(chosen, given)
     if dry_run:
@@ -69,10 +79,16 @@ def doctor(
     section: Annotated[str, typer.Argument(metavar="[SECTION]", help="also look at what this section would measure", show_default=False)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
     imports: Annotated[bool, typer.Option("--imports/--no-imports", help="try the engine's imports where that is not known yet (20 s, once)")] = True,
+    probe: Annotated[bool, typer.Option("--probe", help="also measure memory bandwidth, matrix rate and copies (seconds each), for predictions; a busy machine is refused")] = False,
 ) -> None:
     """Look for every known trap before anything starts; installs nothing. Exit status: 0 nothing fails, 1 something does."""
+    from . import doctor as doctors
+
     found = doctors.look(_number(section) if section else None, imports=imports)
-    print(json.dumps(findings.as_dict(found), indent=1) if as_json else "\n".join([*findings.lines(found), findings.summary(found)]))
+    added, measured = doctors.probe() if probe else ([], None)
+    found += added
+    about = {"probe": measured and measured.as_dict()} if probe else {}
+    print(json.dumps(findings.as_dict(found) | about, indent=1) if as_json else "\n".join([*findings.lines(found), findings.summary(found)]))
     raise typer.Exit(1 if findings.counts(found)[findings.FAIL] else 0)
 
 
@@ -85,6 +101,8 @@ def book() -> None:
 @app.command()
 def certify(host: Annotated[str, typer.Argument(help="a host under data/results")], section: SectionNumber) -> None:
     """Judge a host's stored cells again by the checks as they are now."""
+    from . import store
+
     known = store.Store(host, _number(section))
     if not known.runs():
         raise ParameterError("no results", value=known.folder, allowed=", ".join(sorted(folder.name for folder in paths.RESULTS.glob("*"))), next=f"make run SECTION={section}")
@@ -96,11 +114,13 @@ def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="HOST, HOST/RUN or reference/HOST")],
     b: Annotated[str, typer.Argument(metavar="B", help="the same, to compare A with")],
     section: Annotated[str, typer.Option("--section", help="the section's number")] = "3",
-    tolerance: Annotated[float, typer.Option("--tolerance", help="relative difference that still reproduces")] = reference.TOLERANCE,
+    tolerance: Annotated[float | None, typer.Option("--tolerance", help="relative difference that still reproduces; 0.05 when not given")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Say which figures of A reproduce those of B. Exit status: 0 nothing differs, 1 something does, 3 nothing is comparable."""
-    number = _number(section)
+    from . import reference
+
+    number, tolerance = _number(section), reference.TOLERANCE if tolerance is None else tolerance
     if not 0 <= tolerance < 1:
         raise ParameterError("--tolerance cannot be used", value=tolerance, allowed="from 0 to below 1, a relative difference")
     table = reference.verdicts(reference.study(a, number), reference.study(b, number), tolerance=tolerance)
@@ -122,19 +142,21 @@ def predict(
     section: Annotated[str, typer.Option("--section", help="3 or 5")] = "3",
     model: Annotated[str, typer.Option("--model", help="the target: a shape that ships, a folder, a config.json, or a hub id in the cache")] = "Qwen/Qwen2.5-7B-Instruct",
     draft_model: Annotated[str, typer.Option("--draft-model", help="section 3's draft, the same way")] = "Qwen/Qwen2.5-0.5B-Instruct",
-    price: Annotated[float | None, typer.Option("--price", help="US dollars an hour, for the cost of a million output tokens")] = None,
+    price: HourlyPrice = None,
+    fetch_price: FetchPrice = False,
+    region: Region = "us-east-1",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Say what arithmetic expects of a section on a host, before anything is rented: memory, TPOT, throughput, crossover, cost."""
     from . import theory
 
-    if price is not None and price <= 0:
-        raise ParameterError("--price cannot be used", value=price, allowed="more than 0 US dollars an hour")
-    frame = theory.predict(host, model, draft_model, section=_number(section), price_per_hour=price)
+    cost = _price(host, price, fetch_price, region)
+    frame = theory.predict(host, model, draft_model, section=_number(section), price_per_hour=cost and cost.usd_per_hour)
     if as_json:
-        print(json.dumps({"host": host, "section": _number(section), "model": model, "calibrated": theory.is_calibrated(host), "rows": json.loads(frame.to_json(orient="records"))}, indent=1))
+        print(json.dumps({"host": host, "section": _number(section), "model": model, "calibrated": theory.is_calibrated(host), "price": cost and cost.as_dict(), "rows": json.loads(frame.to_json(orient="records"))}, indent=1))
         return
     print(f"section {section} on {host}, {model}: predicted, not measured; {theory.basis(host)}")
+    print(f"price: {cost}" if cost else f"price: none known for {host} in {region}; --price USD_PER_HOUR or --fetch-price adds the cost")
     for arm, rows in frame.groupby("arm", sort=False):
         first = rows.iloc[0]
         if isinstance(first["reason"], str):
@@ -143,12 +165,49 @@ def predict(
         ends = "" if first["crossover"] != first["crossover"] else f"; pays below concurrency {first['crossover']:.0f}"
         print(f"  {arm:<10} {first['weights_gib']:.2f} GiB of weights a GPU, {first['kv_tokens']:,.0f} KV tokens, {first['max_concurrency']:.1f} requests of full length{ends}{theory.caveat(arm)}")
         for row in rows.itertuples():
-            cost = f", {row.usd_per_million:.2f} USD a million output tokens" if price else ""
-            print(f"      concurrency {row.concurrency:<3.0f}  TPOT {row.tpot_ms:7.2f} ms  TTFT {row.ttft_ms:6.0f} ms  {row.output_throughput:8.1f} tok/s out ({row.multiple:.2f}×){cost}")
+            dollars = f"  {row.usd_per_million:7.2f} USD a million output tokens" if cost else ""
+            print(f"      concurrency {row.concurrency:<3.0f}  TPOT {row.tpot_ms:7.2f} ms  TTFT {row.ttft_ms:6.0f} ms  {row.output_throughput:8.1f} tok/s out ({row.multiple:.2f}×){dollars}")
 
 
-def _examine(plan: sweeps.Plan) -> None:
+@app.command()
+def advise(
+    slo: Annotated[list[str], typer.Option("--slo", metavar="NAME=MS", help="a target, e.g. ttft_p99_ms=500 or tpot_p50_ms=40: ttft, tpot, itl or e2el, its p50, p95, p99 or mean (repeatable)")] = [],  # noqa: B006
+    host: Annotated[list[str], typer.Option("--host", help="a host with results, or one to predict for; this machine when not given (repeatable)")] = [],  # noqa: B006
+    section: Annotated[str, typer.Option("--section", help="the section's number")] = "3",
+    price: HourlyPrice = None,
+    fetch_price: FetchPrice = False,
+    region: Region = "us-east-1",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Rank the measured arms that meet targets, and show those that miss.
+
+    Exit status: 0 a measured arm meets every target, 1 none does, 3 nothing is measured and the answer is a prediction.
+    """
+    from . import advice, hosts
+
+    wanted, own = advice.targets(slo), hosts.detect().profile
+    found = [advice.of_host(name, _number(section), wanted, price=_price(name, price, fetch_price, region), own=own) for name in host or [own]]
+    if as_json:
+        print(json.dumps([one.as_dict() for one in found] if len(found) > 1 else found[0].as_dict(), indent=1))
+    else:
+        print("\n\n".join("\n".join(advice.lines(one)) for one in found))
+        print("\n".join(advice.across(found)))
+    raise typer.Exit(0 if any(one.found for one in found) else 1 if any(one.basis == "measured" for one in found) else 3)
+
+
+def _price(host: str, usd_per_hour: float | None, fetch: bool, region: str) -> "prices.Price | None":
+    """The price given, fetched when asked for, else the newest known."""
+    from . import prices
+
+    if usd_per_hour is not None:
+        return prices.given(host, usd_per_hour)
+    return prices.fetch(host, region) if fetch else prices.known(host, region)
+
+
+def _examine(plan: "sweeps.Plan") -> None:
     """Print what the doctor warns of, and raise HostError for what would fail."""
+    from . import doctor as doctors
+
     found = doctors.examine(plan, host=plan.host, environment=plan.environment, hub=False)
     for line in findings.lines(finding for finding in found if finding.outcome != findings.OK):
         print(line)
@@ -156,14 +215,16 @@ def _examine(plan: sweeps.Plan) -> None:
     findings.require(found)
 
 
-def _build(chosen: sections.Section | None) -> None:
+def _build(chosen: "sections.Section | None") -> None:
+    from . import book as books
+
     began = time.monotonic()
     index = books.build()
     page = index.parent / "book" / "sections" / f"{chosen.name}.html" if chosen else index
     print(f"book built in {time.monotonic() - began:.0f} s; open {page if page.exists() else index}")
 
 
-def _execute(section: sections.Section, given: dict[str, Any]) -> Path:
+def _execute(section: "sections.Section", given: dict[str, Any]) -> Path:
     """Execute a notebook with papermill into a scratch path; the published copy stays as it is until that succeeded."""
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -181,11 +242,12 @@ def _execute(section: sections.Section, given: dict[str, Any]) -> Path:
     return scratch
 
 
-def _number(text: str) -> int:
-    try:
+def _number(text: str) -> int | str:
+    if text.isdigit():
         return int(text)
-    except ValueError:
-        raise ParameterError("no such section", value=text, allowed=", ".join(map(str, sections.SECTIONS)), next="serving-study sections") from None
+    from . import sections
+
+    return sections.address(text)
 
 
 def _given(pairs: list[str], text: str) -> dict[str, Any]:

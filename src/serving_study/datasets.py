@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from . import paths
 from .environments import Environment
@@ -34,8 +35,32 @@ class Dataset:
     sha256: str
     conversations: int
 
+    length_option: ClassVar[str] = "--sharegpt-output-len"
+    label: ClassVar[str] = ""
+    sequence: ClassVar[bool] = False
+
     def identity(self) -> dict:
         return {"name": self.name, "sha256": self.sha256}
+
+    def arguments(self, load, tokenizer: str, repeat: int) -> list[str]:
+        """`vllm bench serve`'s options for the data set."""
+        return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
+
+    def reads(self, load) -> int:
+        """Prompt tokens of the whole load that an estimate has to reckon with: a data set's prompts are short."""
+        return 0
+
+    def sized(self, load, start: dict):
+        """The load as a server's start settles it (`prompts` has loads that depend on it)."""
+        return load
+
+    def primers(self, load, tokenizer: str, repeat: int) -> list[str]:
+        """Prompts to be sent, and not counted, before the load."""
+        return []
+
+    def evidence(self, load, block_tokens: int | None, capacity_tokens: int | None) -> dict | None:
+        """What is expected of the server's cache; None where every prompt is new."""
+        return None
 
 
 def resolve(name: str, *, environment: Environment | None = None, say: Callable[[str], None] = print) -> Dataset:

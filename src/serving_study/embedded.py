@@ -2,7 +2,8 @@
 
 The package holds one GGUF file (Q4_1). It is dequantised once, here, into a Hugging Face folder in bf16 that any engine loads;
 the tokenizer comes from the same file. `first_layers` cuts a model after its first N layers: a draft that shares the target's
-vocabulary and costs little, and that nobody trained: deliberately poor.
+vocabulary and costs little, and that nobody trained: deliberately poor. `with_heads` gives it more attention heads that add nothing, since
+its nine do not divide by two.
 
     >>> from serving_study import embedded
     >>> embedded.folder()                                          # doctest: +SKIP
@@ -75,6 +76,36 @@ def first_layers(source: Path, count: int) -> Path:
         tensors = _read_raw(source / "model.safetensors")
         kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("model.layers.") or int(name.split(".")[2]) < count}
         _write_raw(unfinished / "model.safetensors", kept)
+
+    whole(out, write)
+    return out
+
+
+def with_heads(source: Path, heads: int) -> Path:
+    """`source` with so many attention heads, those added being zero: the same function, for tensor parallelism.
+
+    Key and value heads grow in proportion. Raises ModelError for a number of heads that this cannot make.
+    """
+    config = json.loads((source / "config.json").read_text())
+    group, size = config["num_attention_heads"] // config["num_key_value_heads"], config["head_dim"]
+    if heads <= config["num_attention_heads"] or heads % group:
+        raise ModelError("so many heads cannot be made of this model's", value=heads, allowed=f"a multiple of {group} above {config['num_attention_heads']}")
+    out = paths.CACHE / "models" / f"{source.name}-{heads}-heads"
+    if (out / "model.safetensors").is_file():
+        return out
+    grown = {"q_proj": heads, "k_proj": heads // group, "v_proj": heads // group}
+
+    def write(unfinished: Path) -> None:
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            shutil.copy(source / name, unfinished / name)
+        (unfinished / "config.json").write_text(json.dumps(config | {"num_attention_heads": heads, "num_key_value_heads": heads // group}, indent=2))
+        tensors = _read_raw(source / "model.safetensors")
+        for name, (dtype, (rows, columns), data) in [(name, tensor) for name, tensor in tensors.items() if ".self_attn." in name]:
+            values, kind = np.frombuffer(data, np.uint16).reshape(rows, columns), name.split(".")[-2]
+            more = ((0, 0), (0, heads * size - columns)) if kind == "o_proj" else ((0, grown[kind] * size - rows), (0, 0))
+            values = np.pad(values, more)
+            tensors[name] = (dtype, list(values.shape), values.tobytes())
+        _write_raw(unfinished / "model.safetensors", tensors)
 
     whole(out, write)
     return out

@@ -15,9 +15,12 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from . import prompts
 from .datasets import Dataset
+from .engines import vllm
 from .environments import ENGINE_SIDE, Environment
 from .errors import LoadError, ServerError
+from .prompts import Exact
 from .servers import Server, died, tail
 
 PERCENTILES = "50,95,99"
@@ -33,7 +36,7 @@ class Load:
 
     concurrency: int
     prompts: int
-    dataset: Dataset
+    dataset: Dataset | Exact
     output_tokens: int | None = None
     temperature: float | None = None
     ignore_eos: bool = True
@@ -41,7 +44,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        return f"concurrency={self.concurrency}"
+        return ",".join(filter(None, (self.dataset.label, f"concurrency={self.concurrency}")))
 
     def identity(self) -> dict:
         return {**asdict(self), "dataset": self.dataset.identity()}
@@ -53,12 +56,12 @@ class Load:
     def arguments(self, *, url: str, model: str, tokenizer: str, repeat: int) -> list[str]:
         """The command line for `vllm bench serve`."""
         words = ["--backend", "vllm", "--base-url", url, "--endpoint", "/v1/completions", "--model", model, "--tokenizer", tokenizer]
-        words += ["--dataset-name", "sharegpt", "--dataset-path", str(self.dataset.path)]
+        words += self.dataset.arguments(self, tokenizer, repeat)
         words += ["--num-prompts", str(self.prompts), "--max-concurrency", str(self.concurrency), "--seed", str(self.seed_of(repeat))]
         words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", PERCENTILES]
         words += ["--save-detailed", "--disable-tqdm", "--ready-check-timeout-sec", "0", "--header", "Connection=close"]
         if self.output_tokens is not None:
-            words += ["--sharegpt-output-len", str(self.output_tokens)]
+            words += [self.dataset.length_option, str(self.output_tokens)]
         if self.temperature is not None:
             words += ["--temperature", str(self.temperature)]
         if self.ignore_eos:
@@ -103,6 +106,7 @@ class Generator:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        prompts.forget()
 
     def wait_until_ready(self, timeout_s: float = 180) -> float:
         """Wait for the imports; returns the seconds that they took."""
@@ -113,6 +117,7 @@ class Generator:
     def run(self, load: Load, server: Server, *, tokenizer: str, repeat: int = 0, timeout_s: float = 3600) -> dict:
         """Drive `load` against `server`; `{"result": …, "client": …}` as the worker answers.
 
+        Of requests that come one by one, where the data set asks for it, `watched` has the server's counters after each.
         Raises ServerError when the server dies meanwhile, LoadError when the load cannot be driven or does not end in time.
         """
         if self._process.poll() is not None:
@@ -122,7 +127,7 @@ class Generator:
         arguments = load.arguments(url=server.url, model=server.arm.model.name, tokenizer=tokenizer, repeat=repeat)
         self._loads += 1
         with contextlib.suppress(BrokenPipeError):  # the answer says how the worker ended
-            self._process.stdin.write(json.dumps({"id": self._loads, "arguments": arguments}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({"id": self._loads, "arguments": arguments} | ({"watch": vllm.WATCHED} if load.concurrency == 1 and load.dataset.sequence else {})).encode() + b"\n")
             self._process.stdin.flush()
         deadline = time.monotonic() + timeout_s
         while (answer := self._answer(deadline, server)).get("id") != self._loads:

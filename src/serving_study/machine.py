@@ -29,6 +29,7 @@ from .environments import Environment
 from .errors import HostError, StudyError
 from .findings import FAIL, OK, WARN, Finding, of_error
 from .hosts import Host
+from .links import topology
 from .sweeps import Plan
 
 HUB = "https://huggingface.co"
@@ -142,33 +143,32 @@ def links(host: Host, environment: Environment | None, arms: list[Arm] | None) -
     """How the GPUs are linked, and that data gets from each to each; asked only where an arm spans several."""
     if len(host.gpus) < 2:
         return Finding("GPU links", "one GPU" if host.gpus else "no GPU")
-    topology = _topology()
+    linked = _topology()
     if not environment or not environment.vllm or arms is not None and all(arm.gpus < 2 for arm in arms):
-        return Finding("GPU links", f"{topology}; P2P copy not tried: {'no engine to try it with yet' if arms is None or any(arm.gpus > 1 for arm in arms) else 'no arm spans GPUs'}")
+        return Finding("GPU links", f"{linked}; P2P copy not tried: {'no engine to try it with yet' if arms is None or any(arm.gpus > 1 for arm in arms) else 'no arm spans GPUs'}")
     fix = "NCCL_P2P_DISABLE=1 for the run; for good, turn off PCIe access control (ACS) or the IOMMU"
     try:
         pairs = probes.peers(environment, host).answer
     except TimeoutError:
-        return Finding("GPU links", f"P2P copy hangs: no answer within {probes.PEERS_S:g} s ({topology})", "a copy between every two GPUs", FAIL, fix)
+        return Finding("GPU links", f"P2P copy hangs: no answer within {probes.PEERS_S:g} s ({linked})", "a copy between every two GPUs", FAIL, fix)
     except (StudyError, OSError) as error:
         return of_error("GPU links", error)
     changed = [pair for pair, seen in pairs.items() if not seen["intact"]]
     if changed:
-        return Finding("GPU links", f"P2P copy changes the data: {', '.join(changed)} ({topology})", "what was sent arrives", FAIL, fix)
+        return Finding("GPU links", f"P2P copy changes the data: {', '.join(changed)} ({linked})", "what was sent arrives", FAIL, fix)
     through_host = "" if all(seen["peer_access"] for seen in pairs.values()) else ", through the host"
-    return Finding("GPU links", f"{topology}; {len(pairs)} P2P copies arrive{through_host}, the slowest in {max((seen['seconds'] for seen in pairs.values()), default=0):.3f} s")
+    return Finding("GPU links", f"{linked}; {len(pairs)} P2P copies arrive{through_host}, the slowest in {max((seen['seconds'] for seen in pairs.values()), default=0):.3f} s")
 
 
 def _topology() -> str:
     """`nvidia-smi topo -m` in one line: each pair's link."""
     try:
-        shown = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout
+        found = topology(subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout)
     except (OSError, subprocess.SubprocessError) as error:
         return f"topology unknown ({type(error).__name__})"
-    rows = [re.sub(r"\x1b\[[\d;]*m", "", line).split() for line in shown.splitlines()]
-    rows = [row for row in rows if row and re.fullmatch(r"GPU\d+", row[0]) and "X" in row]
-    pairs = [f"{row[0]}–GPU{other} {row[1 + other]}" for index, row in enumerate(rows) for other in range(index + 1, len(rows))]
-    return ", ".join(pairs) or "topology unknown"
+    except HostError:
+        return "topology unknown"
+    return ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in found.pairs.items()) or "topology unknown"
 
 
 def results_folder(folder: Path) -> Finding:

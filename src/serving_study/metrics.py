@@ -73,6 +73,12 @@ def difference(before: Snapshot, after: Snapshot, names: tuple[str, ...] = vllm.
     return result
 
 
+def block_tokens(snapshot: Snapshot) -> int | None:
+    """Tokens of a block of the server's KV cache; None when it does not say."""
+    sizes = [size for size in snapshot.by_label(vllm.CACHE, "block_size") if size.isdigit()]
+    return int(sizes[0]) if len(sizes) == 1 else None
+
+
 def acceptance(before: Snapshot, after: Snapshot) -> dict:
     """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position; empty without drafts."""
     counts = difference(before, after)

@@ -1,6 +1,7 @@
 """A model as an engine will load it: its folder or hub id, its shape, and whether its weights are real.
 
-Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft), the name of
+Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft),
+`smollm2-135m-instruct-N-heads` (the same model with heads that add nothing), the name of
 a folder under `data/models/` (`smollm2-135m-instruct-draft`, a draft that the book trained), a
 local folder with a `config.json`, or a Hugging Face hub id. A hub id that cannot be reached falls back to random weights of the
 true shape when the shape ships with the book (`data/models/shapes/`); such a model says `weights: random` everywhere.
@@ -33,6 +34,7 @@ REVISIONS = {
     "Qwen/Qwen2.5-0.5B-Instruct": "7ae557604adf67be50417f59c2c2f167def9a775",
 }
 TRUNCATED = re.compile(rf"({re.escape(embedded.NAME)})-first-(\d+)-layers")
+MORE_HEADS = re.compile(rf"({re.escape(embedded.NAME)})-(\d+)-heads")
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ def resolve(name: str, *, environment: Environment | None = None, random_weights
     if match := TRUNCATED.fullmatch(name):
         folder = embedded.first_layers(embedded.folder(say), int(match[2]))
         return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
+    if match := MORE_HEADS.fullmatch(name):
+        folder = embedded.with_heads(embedded.folder(say), int(match[2]))
+        return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
     if name == embedded.NAME:
         folder = embedded.folder(say)
         return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
@@ -111,7 +116,7 @@ def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
 
 def planned(name: str) -> Model | None:
     """`name` as far as it is known without fetching or making anything, for a plan; None when its shape is not known here."""
-    match = TRUNCATED.fullmatch(name)
+    match = TRUNCATED.fullmatch(name) or MORE_HEADS.fullmatch(name)
     shape = SHAPES / (match[1] if match else name.split("/")[-1].lower())
     path = Path(name).expanduser()
     if (path / "config.json").is_file():

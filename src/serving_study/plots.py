@@ -6,6 +6,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from . import comparisons, reference, tables
+from .errors import ParameterError
 
 PALETTE = ("#4c4c4c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
 
@@ -109,14 +110,54 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
     return figure
 
 
+SOURCES = {"predicted": {"linestyle": "--", "linewidth": 1.2}, "reference": {"linestyle": "none", "marker": "x", "markersize": 6}, "measured": {"linestyle": "none", "marker": "o", "markersize": 4}}
+
+
+def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: str = "") -> Figure:
+    """Prediction, reference and measurement on one axis: dashed lines, crosses and dots, one colour an arm.
+
+    `rows` has a row a point: `arm`, the column `x`, `value`, `source` (`predicted`, `reference` or `measured`), `host`, and, where there are any, `low` and
+    `high`, the ends of an interval. `theory.beside` makes it of sections 3 and 5; any other frame with these columns will do. Figures of several
+    hosts may be on one axis as multiples alone.
+
+        plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple of the baseline: total throughput")
+    """
+    unknown = sorted(set(rows["source"]) - set(SOURCES))
+    if unknown:
+        raise ParameterError("a source that is not drawn", value=", ".join(unknown), allowed=", ".join(SOURCES))
+    figure, axis = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    palette, of_hosts = colours(rows["arm"]), {source: sorted(set(mine["host"])) for source, mine in rows.groupby("source")}
+    for (source, _, arm), mine in rows.groupby(["source", "host", "arm"], sort=False):
+        mine = mine.sort_values(x)
+        axis.plot(mine[x], mine["value"], color=palette[arm], **SOURCES[source])
+        if "low" in mine and mine["low"].notna().any():
+            axis.vlines(mine[x], mine["low"], mine["high"], color=palette[arm], linewidth=1)
+    for arm, colour in palette.items():
+        axis.plot([], [], color=colour, linewidth=3, label=arm)
+    for source, looks in SOURCES.items():
+        if source in of_hosts:
+            axis.plot([], [], color="black", **looks, label=f"{source}: {', '.join(of_hosts[source])}")
+    if x == "concurrency":
+        _concurrency_axis(axis, rows)
+    else:
+        axis.set_xlabel(x_label or x)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel(label)
+    figure.legend(fontsize=7.5, ncols=min(5, len(palette)), loc="outside upper center")
+    return figure
+
+
 def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> Figure:
-    """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow."""
-    rows = errors[errors["metric"] == metric]
+    """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow.
+
+    `errors` is `theory.errors`, a part of it, or any frame with its columns: `section`, `host`, `metric`, `predicted`, `measured`, `excluded`.
+    """
+    rows, published = errors[errors["metric"] == metric], reference.load()
     figure, axis = plt.subplots(figsize=(5.0, 4.0), layout="constrained")
     for (section, host), colour in zip(dict.fromkeys(zip(rows["section"], rows["host"], strict=True)), PALETTE[1:], strict=False):
         mine = rows[(rows["section"] == section) & (rows["host"] == host)]
         kept, left = mine[mine["excluded"].isna()], mine[mine["excluded"].notna()]
-        about = "reference" if host in set(reference.load(int(section))["host"]) else "random weights, prescribed acceptance"
+        about = "reference" if host in set(published.loc[published["section"] == section, "host"]) else "random weights, prescribed acceptance"
         axis.scatter(kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}: {about}")
         axis.scatter(left["measured"], left["predicted"], s=20, facecolors="none", edgecolors=colour, label="left out" if len(left) else None)
     ends = np.array([0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()])
@@ -127,6 +168,28 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
     axis.set_xlabel(f"measured: {metric}")
     axis.set_ylabel("predicted")
     axis.legend(fontsize=7.5)
+    return figure
+
+
+def effects(frame: pandas.DataFrame, metric: str) -> Figure:
+    """One row a technique's arm at its lowest concurrency: measured, published, of the reference study and predicted, on one axis."""
+    rows = frame[(frame["metric"] == metric) & frame["ratio"].notna()]
+    rows = rows[rows["concurrency"] == rows.groupby(["technique", "arm"])["concurrency"].transform("min")]
+    names = list(dict.fromkeys(zip(rows["technique"], rows["arm"], strict=True)))[::-1]
+    figure, axis = plt.subplots(figsize=(7.0, 0.34 * max(4, len(names)) + 1.1), layout="constrained")
+    bases = list(dict.fromkeys(zip(rows["basis"], rows["host"], strict=True)))
+    for place, (basis, host) in enumerate(bases):
+        mine = rows[(rows["basis"] == basis) & (rows["host"] == host)]
+        at = np.array([names.index(pair) for pair in zip(mine["technique"], mine["arm"], strict=True)]) + 0.12 * ((len(bases) - 1) / 2 - place)
+        errors = np.nan_to_num(np.array([mine["ratio"] - mine["low"], mine["high"] - mine["ratio"]], dtype=float))
+        look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
+        axis.errorbar(mine["ratio"], at, xerr=errors, linestyle="none", markersize=5, capsize=2, color=PALETTE[1 + place], label=f"{basis}, {host}", **look)
+    axis.axvline(1, color="black", linewidth=0.9)
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}×")
+    axis.set_yticks(range(len(names)), [technique if " " in arm else arm for technique, arm in names])
+    axis.set_xlabel(f"{metric}, multiple of the arm replaced, lowest concurrency measured")
+    figure.legend(fontsize=7.5, ncols=2, loc="outside upper center")
     return figure
 
 

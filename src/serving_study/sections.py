@@ -14,15 +14,18 @@ from typing import Any
 
 from . import cache_sizes, choosing, distillation, hosts, paths
 from .errors import ParameterError
-from .plans import speculation
+from .plans import kv_cache, parallelism, speculation
 from .sweeps import Plan
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section with a notebook. `measures` is whether it starts engines; of one that does not, `takes` is how long it runs."""
+    """A section with a notebook. `measures` is whether it starts engines; of one that does not, `takes` is how long it runs.
 
-    number: int
+    A second notebook of a section has an address after its subject (`7-sizes`) in place of the number.
+    """
+
+    number: int | str
     name: str
     title: str
     measures: bool = True
@@ -37,15 +40,25 @@ SECTIONS = {
     2: Section(2, "02-how-speculation-works", "How speculation works", measures=False),
     3: Section(3, "03-speculative-decoding", "Speculative decoding"),
     4: Section(4, "04-train-a-draft", "Training a draft", measures=False, takes="about a quarter of an hour, and once it stands a few seconds"),
-    7: Section(7, "07-kv-cache-sizes", "KV cache sizes", measures=False, takes="a few seconds"),
+    5: Section(5, "05-parallelism", "Splitting a model over GPUs"),
+    7: Section(7, "07-kv-cache", "KV cache: reuse and tiers"),
+    "7-sizes": Section("7-sizes", "07-kv-cache-sizes", "KV cache sizes", measures=False, takes="about ten seconds"),
     10: Section(10, "10-choosing", "Choosing a technique", measures=False, takes="some seconds"),
 }
-PLANS = {3: (speculation.Speculation, speculation.plan)}
+PLANS = {3: (speculation.Speculation, speculation.plan), 5: (parallelism.Parallelism, parallelism.plan), 7: (kv_cache.KvCache, kv_cache.plan)}
 PARAMETERS = {number: kind for number, (kind, _) in PLANS.items()}
-HEADERS = PARAMETERS | {4: distillation.Distillation, 7: cache_sizes.CacheSizes, 10: choosing.Choosing}
+HEADERS = PARAMETERS | {4: distillation.Distillation, "7-sizes": cache_sizes.CacheSizes, 10: choosing.Choosing}
 
 
-def get(number: int) -> Section:
+def address(text: str) -> int | str:
+    """`3`, or `7-sizes` as it is: what the other functions take. Raises ParameterError listing the sections."""
+    found = next((key for key in SECTIONS if str(key) == text), int(text) if text.isdigit() else None)
+    if found is None:
+        raise ParameterError("no such section", value=text, allowed=", ".join(map(str, SECTIONS)), next="serving-study sections")
+    return found
+
+
+def get(number: int | str) -> Section:
     """The section `number`. Raises ParameterError listing those that have a notebook."""
     if number not in SECTIONS:
         raise ParameterError("no notebook for section", value=number, allowed=", ".join(f"{section.number} ({section.title})" for section in SECTIONS.values()), next="make help")
@@ -102,7 +115,7 @@ def _fits(value, kind) -> bool:
     return isinstance(value, kind if kind is not type(None) else type(None))
 
 
-def plan(number: int, *, dry: bool = False, say: Callable[[str], None] = print, **given) -> Plan:
+def plan(number: int | str, *, dry: bool = False, say: Callable[[str], None] = print, **given) -> Plan:
     """What section `number` will measure with these parameters on this machine.
 
     With `dry`, nothing is installed, fetched or made: what is not there yet is planned from its name and shape.

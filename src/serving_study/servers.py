@@ -38,6 +38,8 @@ GRACE_S = 30.0
 LAST_WORDS_S = 3.0
 PROBE_PROMPT = "The capital of France is"
 PROBE_TOKENS = 24
+SCRATCH_GIB = 2.0  # of disk, for an arm that writes there
+WORKER_GIB = 0.7  # of each further process that computes
 PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6  # three processes of a server: with a model of a few hundred million parameters, and before it
 
 
@@ -149,7 +151,8 @@ def check_memory(arm: Arm, host: Host) -> None:
 def cpu_memory_gib(arm: Arm) -> float:
     """About what the arm's server takes of a CPU host's memory, GiB: weights as float32, the KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
-    return 2 * weights + float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4)) + PROCESSES_GIB
+    copies, ranks = arm.copies * 2 * weights, arm.ranks * float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
+    return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
@@ -175,14 +178,25 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
     began = time.monotonic()
     command = engine.command(arm, environment.python, port)
     log.write_text(f"$ {' '.join(command)}\n")
+    scratch = _scratch(arm) if arm.scratch else None
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        check_disk(scratch, SCRATCH_GIB)
     warden = subprocess.Popen(
-        [sys.executable, str(WARDEN), str(GRACE_S), str(log), *command],
+        [sys.executable, str(WARDEN.resolve()), str(GRACE_S), str(log.resolve()), *command],
+        cwd=scratch,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
         env={**os.environ, **engine.environment(arm, host, environment.python)},
     )
     return Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden, began)
+
+
+def _scratch(arm: Arm) -> Path:
+    """Where an arm's server writes to disk: emptied before each start, so that nothing of an earlier one is found in it."""
+    return paths.CACHE / "scratch" / arm.name
 
 
 @contextmanager
@@ -212,6 +226,8 @@ def stop(server: Server) -> float:
         server.warden.kill()
         server.warden.wait()
     server.warden.stdout.close()
+    if server.arm.scratch:
+        shutil.rmtree(_scratch(server.arm), ignore_errors=True)
     with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
         tidy_log(server.log)
     return time.monotonic() - began
@@ -278,7 +294,8 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
     if server.owns_port() is False:
         raise ServerError(f"{server.arm.name}: another process answers on our port", reason=f"port {server.port} is held by {_holder(server.port)}", log=server.log, last_lines=tail(server.log))
     try:
-        answer = complete(server.url, server.arm.model.name, PROBE_PROMPT, PROBE_TOKENS, max(5.0, min(300.0, deadline - time.monotonic())))
+        for _ in range(server.arm.replicas):  # they take turns
+            answer = complete(server.url, server.arm.model.name, PROBE_PROMPT, PROBE_TOKENS, max(5.0, min(300.0, deadline - time.monotonic())))
     except (OSError, ValueError) as error:
         server.require_alive(LAST_WORDS_S)
         detail = error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
@@ -289,7 +306,10 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
     sane = None if server.arm.weights == "random" else is_sane(text)
     if sane is False:
         raise ServerError(f"{server.arm.name}: the text that comes back is not language", reason=repr(text[:120]), log=server.log, last_lines=tail(server.log))
-    figures = engine.parse_start(server.log.read_text(errors="replace"))
+    log = server.log.read_text(errors="replace")
+    if problem := engine.ineffective(server.arm, log):
+        raise ServerError(f"{server.arm.name}: the server does not have the settings it was given", reason=problem, log=server.log, last_lines=tail(server.log))
+    figures = engine.parse_start(log)
     return {**figures, "healthy_s": healthy_s, "startup_s": time.monotonic() - began, "probe_text": text, "probe_sane": sane}
 
 

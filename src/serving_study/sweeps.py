@@ -21,7 +21,7 @@ import numpy as np
 import pandas
 from tqdm import tqdm
 
-from . import __version__, certificates, comparisons, engines, hosts, metrics, paths, servers, store
+from . import __version__, certificates, comparisons, engines, hosts, metrics, paths, ranks, servers, store
 from .arms import Arm
 from .environments import Environment
 from .errors import HostError, LoadError, ServerError
@@ -60,6 +60,10 @@ class Plan:
     seed: int = 42
     port: int = 0
     notes: tuple[str, ...] = ()
+    only: dict[str, tuple[str, ...]] = field(default_factory=dict)  # arm to the names of its loads, where it does not have all
+
+    def loads_of(self, arm: Arm) -> tuple[Load, ...]:
+        return tuple(load for load in self.loads if arm.name not in self.only or load.name in self.only[arm.name])
 
     def provenance(self) -> dict:
         """What decides a result beside arm, load and repeat."""
@@ -68,7 +72,7 @@ class Plan:
     def cells(self, arm: Arm) -> list[Cell]:
         """The arm's cells in the order in which they are measured."""
         base = self.provenance()
-        cells = [Cell(arm, load, repeat, store.key(base, arm.identity(), load.identity(), {"repeat": repeat})) for load in self.loads for repeat in range(self.repeats)]
+        cells = [Cell(arm, load, repeat, store.key(base, arm.identity(), load.identity(), {"repeat": repeat})) for load in self.loads_of(arm) for repeat in range(self.repeats)]
         random.Random(f"{self.seed}/{arm.repeat_of or arm.name}/order").shuffle(cells)
         return cells
 
@@ -81,17 +85,18 @@ class Plan:
         cells = {}
         for file in known.cell_files():
             cell = store.read(file)
-            cells.setdefault((cell["arm"], cell["concurrency"], cell["result"].get("num_prompts")), []).append(cell["timing"]["cell_s"])
+            for told_by in (cell["load"], (cell["concurrency"], cell["result"].get("num_prompts"))):
+                cells.setdefault((cell["arm"], told_by), []).append(cell["timing"]["cell_s"])
         start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
         if self.starts_in_pairs():
             start_s *= 0.6
-        per_token_s = 0.015 if self.host.gpus else 0.045
+        per_token_s, per_read_token_s = (0.015, 5e-5) if self.host.gpus else (0.045, 1e-3)
         return Estimate(
             start_s + (8.0 if self.host.gpus else 6.0),
             {
                 cell.key: sum(found) / len(found)
-                if (found := cells.get((cell.arm.name, cell.load.concurrency, cell.load.prompts)))
-                else 1.0 + cell.load.prompts / cell.load.concurrency * (cell.load.output_tokens or 200) * per_token_s
+                if (found := cells.get((cell.arm.name, cell.load.name if cell.load.dataset.label else (cell.load.concurrency, cell.load.prompts))))
+                else 1.0 + cell.load.prompts / cell.load.concurrency * (cell.load.output_tokens or 200) * per_token_s + cell.load.dataset.reads(cell.load) * per_read_token_s
                 for rows in pending.values()
                 for cell in rows
             },
@@ -370,18 +375,23 @@ def _warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, 
     found the server ready has been the first one alone in flight."""
     began = time.monotonic()
     bar.show(f"{arm.name}: warming up")
-    most = max(load.concurrency for load in plan.loads)
-    generator.run(Load(most, max(2, min(most, 64)), plan.loads[0].dataset, WARMUP_TOKENS, plan.loads[0].temperature, True, WARMUP_SEED), server, tokenizer=str(arm.model.folder))
+    loads = plan.loads_of(arm)
+    most = max(load.concurrency for load in loads)
+    generator.run(Load(most, max(2, min(most, 64)), loads[0].dataset, WARMUP_TOKENS, loads[0].temperature, True, WARMUP_SEED), server, tokenizer=str(arm.model.folder))
     timing["warm-up"] += time.monotonic() - began
 
 
 def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator, timing: dict) -> None:
-    began = time.monotonic()
-    before = _scrape(server)
+    began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
+    load = cell.load.dataset.sized(cell.load, server.start)
+    for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
+        _prime(server, prompt)
+    before, counted = _scrape(server), ranks.count(server.pid, plan.host) if cell.arm.technique == "parallel" else None
     with hosts.Sampler(plan.host) as sampler:
-        answer = generator.run(cell.load, server, tokenizer=str(cell.arm.model.folder), repeat=cell.repeat)
+        answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
-    result, requests = _split(answer["result"])
+    parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pid, plan.host))} if counted else {}
+    result, requests = _split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
     evidence = {
         "key": cell.key,
@@ -390,6 +400,7 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         "run": run.name,
         "arm": cell.arm.name,
         "technique": cell.arm.technique,
+        "model": cell.arm.model.name,
         "repeat_of": cell.arm.repeat_of,
         "k": cell.arm.k,
         "load": cell.load.name,
@@ -397,12 +408,14 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         "repeat": cell.repeat,
         "at": store.now(),
         "seed": cell.load.seed_of(cell.repeat),
-        "asked": {"prompts": cell.load.prompts, "output_tokens": cell.load.output_tokens, "ignore_eos": cell.load.ignore_eos, "temperature": cell.load.temperature},
+        "asked": {"prompts": load.prompts, "output_tokens": cell.load.output_tokens, "ignore_eos": cell.load.ignore_eos, "temperature": cell.load.temperature},
         "result": result,
         "counters": metrics.difference(before, after),
         "speculation": metrics.acceptance(before, after),
+        "reuse": load.dataset.evidence(load, metrics.block_tokens(before), server.start.get("kv_cache_tokens")),
         "client": answer["client"],
         "machine": sampler.summary(),
+        **parallel,
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
         "labels": {"host": plan.host.profile, "weights": cell.arm.weights, "acceptance": cell.arm.acceptance, "engine": "modified" if plan.environment.modified else "as released"},
     }
@@ -414,6 +427,15 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
         server.require_alive(servers.LAST_WORDS_S)
         raise ServerError(f"{cell.name}: the server does not answer after the load", reason="no token came back after the load", log=server.log, last_lines=servers.tail(server.log))
+
+
+def _prime(server, prompt: str) -> None:
+    """One request whose cache the load is to find."""
+    try:
+        servers.complete(server.url, server.arm.model.name, prompt, 1, 300)
+    except (OSError, ValueError) as error:
+        server.require_alive(servers.LAST_WORDS_S)
+        raise LoadError("the prefix could not be sent beforehand", value=f"{type(error).__name__}: {error}", next=f"less {server.log}") from None
 
 
 def _scrape(server) -> metrics.Snapshot:
@@ -428,13 +450,16 @@ def _scrape(server) -> metrics.Snapshot:
 def _alive(server) -> bool:
     """One more token, asked for after the load."""
     try:
-        return servers.complete(server.url, server.arm.model.name, servers.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"] == 1
+        return all(servers.complete(server.url, server.arm.model.name, servers.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"] == 1 for _ in range(server.arm.replicas))
     except (OSError, ValueError, KeyError):
         return False
 
 
-def _split(result: dict) -> tuple[dict, list[dict]]:
-    """A load's result without its long lists, and one record a request; times in seconds from the first request's start."""
+def _split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[dict]]:
+    """A load's result without its long lists, and one record a request; times in seconds from the first request's start.
+
+    Where requests came one by one, `counters` has what each of them added to the server's.
+    """
     rows = {name: result.pop(name, []) for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")}
     first = min((start for start in rows["start_times"] if start), default=0.0)
     requests = []
@@ -450,6 +475,9 @@ def _split(result: dict) -> tuple[dict, list[dict]]:
                 "text_sane": servers.is_sane(rows["generated_texts"][index]) if rows["generated_texts"] else None,
             }
         )
+    if watched and len(watched) == len(requests) + 1:
+        for request, before, after in zip(requests, watched, watched[1:], strict=False):
+            request["counters"] = {name: None if after[name] is None else round(after[name] - (before[name] or 0), 6) for name in after}
     kept = {name: value for name, value in result.items() if isinstance(value, int | float | str) or value is None}
     kept["sample"] = (rows["generated_texts"] or [""])[0][:200]
     for name in ("base_url", "tokenizer_id", "model_id"):
@@ -463,7 +491,7 @@ def _weights(arm: Arm, start: dict) -> dict:
         return {"weights_source": "log"}
     sizes = [model.weights_gib for model in (arm.model, arm.draft) if model]
     widened = 2 if arm.options.get("dtype") == "float32" else 1
-    return {"weights_gib": round(widened * sum(sizes), 3), "weights_source": "files"} if all(sizes) else {}
+    return {"weights_gib": round(widened * sum(sizes) / arm.split, 3), "weights_source": "files" if arm.split == 1 else "files, in equal parts"} if all(sizes) else {}
 
 
 def _write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | None = None, figures: dict | None = None, last_lines=(), lost=(), exit_code=None, failure_s=None) -> None:
@@ -483,7 +511,7 @@ def _write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | 
             "last_lines": list(last_lines),
             "lost_cells": list(lost),
             "figures": figures or {},
-            "command": [str(word).replace(str(arm.model.source), arm.model.name).replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "") for word in command],
+            "command": [str(word).replace(str(arm.model.source), arm.model.name).replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "").replace(str(Path(__file__).parents[2]), ".") for word in command],
             "labels": {"host": plan.host.profile, "weights": arm.weights, "acceptance": arm.acceptance},
             "at": store.now(),
         },
@@ -500,7 +528,7 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
     """Print arms × cells, what is measured already, what cannot run here and why; returns the estimated minutes."""
     pending = plan.pending(known, fresh)
     estimate = plan.estimate(known, pending)
-    loads = ", ".join(f"{load.concurrency} ({load.prompts} prompts)" for load in plan.loads)
+    loads = ", ".join(f"{load.concurrency}{f' {load.dataset.label}' if load.dataset.label else ''} ({load.prompts} prompts)" for load in plan.loads)
     say(f"section {plan.section} on {plan.host.profile} with vLLM {plan.environment.vllm or '(not installed yet)'}; results in {known.folder}")
     say(f"loads: concurrency {loads}; {plan.repeats} repeat{'s' if plan.repeats > 1 else ''}")
     width = max(len(arm.name) for arm in plan.arms)
@@ -509,7 +537,7 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
         if arm.unsupported:
             say(f"  {arm.name:<{width}}  cannot run here: {arm.unsupported}")
             continue
-        total, missing = len(plan.loads) * plan.repeats, len(pending[arm.name])
+        total, missing = len(plan.loads_of(arm)) * plan.repeats, len(pending[arm.name])
         seconds = (estimate.start_s + sum(estimate.cell_s[cell.key] for cell in pending[arm.name])) if missing else 0
         say(f"  {arm.name:<{width}}  {total} cells, {total - missing} measured already, {missing} to measure, about {seconds / 60:.1f} min{labels}")
     for note in plan.notes:

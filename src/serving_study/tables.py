@@ -12,7 +12,8 @@ from . import certificates, comparisons, paths, reference, store
 
 DASH = "–"
 WORDS = ("evidence", "reason", "found")
-TEXT = ("arm", "host", "what", "check", "outcome", "phase", "metric", "certificate", "against", "figures", "verdict", "crossover", *WORDS)
+TEXT = ("arm", "host", "technique", "basis", "what", "check", "outcome", "phase", "metric", "certificate", "against", "figures", "verdict", "crossover", "model", "attention", "layers", "setting", "figure", "link", "tier", "pays", *WORDS)
+WIDTHS = {"technique": 11, "problem": 8, "look first at": 9, "what is known": 25}  # of columns whose words may wrap, in rem; 14 for those in WORDS
 METRIC_NAMES = {
     "total_token_throughput": "total throughput (tok/s)",
     "output_throughput": "output throughput (tok/s)",
@@ -26,7 +27,8 @@ def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, in
     """The book's look: a caption, a fixed id, dashes for what is missing."""
     frame = frame.rename_axis(None).rename_axis(None, axis=1)
     frame = frame if index else frame.reset_index(drop=True)
-    looks = {name: "text-align: left; white-space: normal; min-width: 14rem" if name in WORDS else "text-align: left" for name in frame.columns if name in TEXT}
+    widths = dict.fromkeys(WORDS, 14) | WIDTHS
+    looks = {name: f"text-align: left; white-space: normal; min-width: {widths[name]}rem" if name in widths else "text-align: left" for name in frame.columns if name in TEXT or name in widths}
     styler = frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()}).format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
     return styler if index else styler.hide(axis="index")
 
@@ -142,12 +144,12 @@ def glance(frame: pandas.DataFrame) -> Styler:
             cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
             verdicts = list(cells["certificate"])
             worst = next((verdict for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS) if verdict in verdicts), None)
-            row[str(concurrency)] = DASH if worst is None else f"{badge(worst)} {verdicts.count(certificates.PASS)} of {len(verdicts)}{_failed_checks(cells)}"
+            row[str(concurrency)] = DASH if worst is None else f"{badge(worst)} {verdicts.count(certificates.PASS)} of {len(verdicts)}{failed_checks(cells)}"
         rows.append(row)
     return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by concurrency ({labels(frame)})")
 
 
-def _failed_checks(cells: pandas.DataFrame) -> str:
+def failed_checks(cells: pandas.DataFrame) -> str:
     failed = dict.fromkeys(check["name"] for file in cells["file"] for check in store.read(file)["certificate"]["checks"] if check["outcome"] == certificates.FAIL)
     whole, partial = [name for name in failed if name not in certificates.PARTIAL], [name for name in failed if name in certificates.PARTIAL]
     return (f": {', '.join(whole)}" if whole else "") + (f" ({', '.join(partial)} withheld)" if partial else "")
@@ -295,6 +297,34 @@ def prediction_errors(summary: pandas.DataFrame) -> Styler:
     """How far predictions were off, by section, host and metric."""
     shown = summary.rename(columns={"median": "median error", "worst": "worst", "within_20": "within 20 %"})
     return style(shown, "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, prescribed acceptance)", {name: "{:.1%}" for name in ("median error", "worst")} | {"within 20 %": "{:.0%}"})
+
+
+def effects(matrix: pandas.DataFrame, about: str = "") -> Styler:
+    """What each technique did where, as multiples of what it is held against (`choosing.matrix`)."""
+    arms = [f"<br>{row.arm}" + (f", against {row.against}" if row.against != "baseline" else "") if isinstance(row.arm, str) else "" for row in matrix.itertuples()]
+    shown = matrix.assign(
+        technique=matrix["technique"] + arms,
+        basis=matrix["basis"].str.replace(", ", "<br>"),
+        certificate=[badge(verdict) if isinstance(verdict, str) else None for verdict in matrix["certificate"]],
+    )
+    return style(_lines(shown.drop(columns=["arm", "against"])), f"Multiples of the arm that a technique is held against, at the lowest and the highest concurrency{f' ({about})' if about else ''}")
+
+
+def decisions(table: pandas.DataFrame, about: str = "") -> Styler:
+    """The decision table (`choosing.decisions`), one figure a line."""
+    return style(_lines(table), f"What to look at first, and what is known of it{f' ({about})' if about else ''}")
+
+
+def _lines(table: pandas.DataFrame) -> pandas.DataFrame:
+    return table.map(lambda value: value.replace("\n", "<br>") if isinstance(value, str) else value)
+
+
+def advised(table: pandas.DataFrame, about: str) -> Styler:
+    """The ranking of `advice.table`."""
+    looks = {"meets": certificates.PASS, "misses": certificates.FAIL}
+    if len(table):
+        table = table.assign(verdict=[f'<span class="badge-{looks.get(verdict.split()[0], certificates.UNKNOWN)}">{verdict}</span>' for verdict in table["verdict"]])
+    return style(table, f"Arms against the targets ({about})", {"USD a million tokens": "{:.2f}"})
 
 
 def _identifier(caption: str) -> str:

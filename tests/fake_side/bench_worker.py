@@ -28,7 +28,7 @@ def main() -> None:
     while True:
         request = json.loads(lines.get())
         try:
-            answer = {"ok": True, **_run(request["arguments"])}
+            answer = {"ok": True, **_run(request["arguments"], request.get("watch"))}
         except (Exception, SystemExit) as error:
             answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer | {name: request[name] for name in ("id",) if name in request}), flush=True)
@@ -50,15 +50,15 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("backend", "base-url", "endpoint", "model", "tokenizer", "dataset-name", "dataset-path", "percentile-metrics", "metric-percentiles", "header"):
         parser.add_argument(f"--{name}")
-    for name in ("num-prompts", "max-concurrency", "seed", "ready-check-timeout-sec", "sharegpt-output-len"):
+    for name in ("num-prompts", "max-concurrency", "seed", "ready-check-timeout-sec", "sharegpt-output-len", "custom-output-len"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--temperature", type=float)
-    for name in ("save-detailed", "disable-tqdm", "ignore-eos"):
+    for name in ("save-detailed", "disable-tqdm", "ignore-eos", "skip-chat-template", "disable-shuffle", "no-oversample"):
         parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_args(arguments)
 
 
-def _run(arguments: list[str]) -> dict:
+def _run(arguments: list[str], watch: list[str] | None = None) -> dict:
     options = _options(arguments)
     _note("load", concurrency=options.max_concurrency, prompts=options.num_prompts, seed=options.seed)
     fault = _switched()
@@ -66,11 +66,16 @@ def _run(arguments: list[str]) -> dict:
         print("Segmentation fault", file=sys.stderr)
         open(sys.argv[1], "a").write("Segmentation fault\n")
         os._exit(139)
-    with open(options.dataset_path) as file:
-        rows = [row["conversations"] for row in json.load(file) if len(row["conversations"]) >= 2]
-    random.Random(options.seed).shuffle(rows)
+    watched = [_counters(options, watch)] if watch else []
+
+    def ask(row):
+        answer = _ask(options, *row)
+        if watch:
+            watched.append(_counters(options, watch))
+        return answer
+
     with ThreadPoolExecutor(options.max_concurrency) as pool:
-        answers = list(pool.map(lambda row: _ask(options, row[0]["value"], len(row[1]["value"].split())), rows[: options.num_prompts]))
+        answers = list(pool.map(ask, _prompts(options)[: options.num_prompts]))
     free, starts = [0.0] * options.max_concurrency, []
     for answer in answers:
         slot = free.index(min(free))
@@ -104,7 +109,24 @@ def _run(arguments: list[str]) -> dict:
         "errors": [answer["error"] for answer in answers],
     }
     share, lag_ms = (0.97, 60.0) if fault == "slow" else (0.1, 1.0)
-    return {"result": result, "client": {"wall_s": duration, "cpu_s": share * duration, "median_lag_ms": 0.1 * lag_ms, "p99_lag_ms": lag_ms}}
+    return {"result": result, "client": {"wall_s": duration, "cpu_s": share * duration, "median_lag_ms": 0.1 * lag_ms, "p99_lag_ms": lag_ms}} | ({"watched": watched} if watch else {})
+
+
+def _prompts(options) -> list[tuple[str, int]]:
+    """Texts and the lengths of their answers: shuffled from ShareGPT's format, as they stand from JSON lines."""
+    with open(options.dataset_path) as file:
+        if options.dataset_name == "custom":
+            return [(row["prompt"], options.custom_output_len) for row in map(json.loads, file)]
+        rows = [row["conversations"] for row in json.load(file) if len(row["conversations"]) >= 2]
+    random.Random(options.seed).shuffle(rows)
+    return [(row[0]["value"], options.sharegpt_output_len or len(row[1]["value"].split())) for row in rows]
+
+
+def _counters(options, names: list[str]) -> dict:
+    with urllib.request.urlopen(options.base_url + "/metrics", timeout=600) as answer:
+        lines = answer.read().decode().splitlines()
+    found = {name: [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name] for name in names}
+    return {name: sum(values) if values else None for name, values in found.items()}
 
 
 def _switched() -> str | None:
@@ -116,9 +138,9 @@ def _switched() -> str | None:
     return wanted["fault"] if wanted["who"] == "load generator" else None
 
 
-def _ask(options, prompt: str, own_length: int) -> dict:
+def _ask(options, prompt: str, length: int) -> dict:
     answer = {"success": False, "made": 0, "read": 0, "ttft": 0.0, "itls": [], "text": "", "error": ""}
-    body = {"model": options.model, "prompt": prompt, "max_tokens": options.sharegpt_output_len or own_length, "stream": True, "stream_options": {"include_usage": True}}
+    body = {"model": options.model, "prompt": prompt, "max_tokens": length, "stream": True, "stream_options": {"include_usage": True}}
     body |= {name: value for name, value in (("temperature", options.temperature), ("ignore_eos", options.ignore_eos or None)) if value is not None}
     request = urllib.request.Request(options.base_url + options.endpoint, json.dumps(body).encode(), {"Content-Type": "application/json", "Connection": "close"})
     chunks = 0

@@ -35,9 +35,9 @@ FULL_DISK_GIB = 0.24  # a little more than a server's start asks for
 class Scene:
     """The three arms, what is planted, and what was stored when that happened."""
 
-    def __init__(self, study, monkeypatch, k: int):
+    def __init__(self, study, monkeypatch, k: int, ranks: int):
         self.study, self.monkeypatch = study, monkeypatch
-        self.arms = [{"name": "first"}, {"name": "second", "k": k}, {"name": "third"}]
+        self.arms = [{"name": "first"}, {"name": "second", "k": k} | ({"tensor_parallel_size": ranks} if ranks > 1 else {}), {"name": "third"}]
         self.plan = study.plan([study.arm(**about) for about in self.arms], repeats=REPEATS)
         self.switch = study.folder / "switch.json"
         monkeypatch.setenv("SWITCH", str(self.switch))
@@ -294,6 +294,7 @@ class Fault:
     before: Callable | None = None
     run: Callable = here
     k: int = 0
+    ranks: int = 1
     hangs: bool = False
     last_words_s: float = servers.LAST_WORDS_S
     disk: bool = False
@@ -330,6 +331,8 @@ FAULTS = {
     "the cache is warm": under_load("warm", "cold caches"),
     "a draft arm makes no drafts": under_load("no-drafts", "mechanism", k=3),
     "the baseline makes drafts": under_load("spurious-drafts", "mechanism"),
+    "a rank takes no part": under_load("idle-rank", "mechanism", ranks=2),
+    "a rank is not there": under_load("lost-rank", "mechanism", ranks=2),
     "the client is too slow": Fault(Check(("client",)), switched("slow", "load generator")),
     "the load generator crashes": Fault(Record("the load generator ended: exit code 139"), switched("dies", "load generator")),
 }
@@ -359,7 +362,7 @@ def test_after_a_fault(study, measured, monkeypatch, name):
     fault, row = FAULTS[name], ROWS[name]
     monkeypatch.setattr(servers, "GRACE_S", 0.3)
     monkeypatch.setattr(servers, "LAST_WORDS_S", fault.last_words_s)
-    scene = Scene(study, monkeypatch, fault.k)
+    scene = Scene(study, monkeypatch, fault.k, fault.ranks)
     with small_disk() if fault.disk else nullcontext():
         shutil.copytree(measured, paths.RESULTS, dirs_exist_ok=True)
         results = sweeps.run(scene.only("first"))

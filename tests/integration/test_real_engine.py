@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from serving_study import environments, loads, models, servers, store, sweeps
+from serving_study import environments, loads, models, prefixes, servers, store, sweeps
 from serving_study.errors import LoadError
+from serving_study.prompts import SharedPrefix, WorkingSet
 
 TIMED = {"client", "steady window", "clocks"}
 
@@ -58,6 +59,25 @@ def test_the_real_load_generator_in_one_process(environment, target, study, resu
     frame = done.frame()
     assert frame[frame["arm"] == "draft-k3"]["acceptance_rate"].tolist() == pytest.approx([(5 // 2 + 5 // 3 + 5 // 4) / 15] * 2)
     assert (done.run.folder / "load-generator.log").stat().st_size > 0
+
+
+@pytest.mark.timeout(600)
+def test_the_real_load_generator_with_made_prompts(environment, target, study, monkeypatch):
+    """Lengths to the token, the order kept, and each request's own counters."""
+    monkeypatch.setattr(loads, "ENGINE_SIDE", environments.ENGINE_SIDE)
+    monkeypatch.setenv("TOKENIZER", str(target.folder / "tokenizer.json"))
+    arms = [replace(study.arm(name, caching=1, **about), model=target, technique=technique) for name, technique, about in (("prefix-cache", "prefix", {}), ("tier", "offload", {"kv_blocks": 24, "tier": 1}))]
+    made = (loads.Load(1, 5, SharedPrefix(301, 20, sequence=True), 1, 0.0), loads.Load(2, 8, SharedPrefix(64, 20, 0.5), 4, 0.0), loads.Load(1, 2, WorkingSet(64, 8, 2.0), 1, 0.0))
+    plan = replace(study.plan(arms), environment=environment, loads=made, only={"prefix-cache": tuple(load.name for load in made[:2]), "tier": (made[2].name,)})
+    done = sweeps.run(plan)
+    cells = {cell["load"]: cell for cell in map(store.read, done.store.cell_files())}
+    assert len(cells) == 3
+    for cell in cells.values():
+        assert {check["name"] for check in cell["certificate"]["checks"] if check["outcome"] != "pass"} <= TIMED, cell["certificate"]
+    table = prefixes.requests(done.frame().assign(certificate="pass"))
+    assert table[table["arm"] == "prefix-cache"]["device"].tolist() == [0, 288, 288, 288, 288]
+    assert table[table["arm"] == "tier"]["external"].tolist() == [0] * 12 + [64] * 12
+    assert table["server_ttft_ms"].tolist() == pytest.approx([48.0] * len(table))
 
 
 def test_a_load_that_the_real_parser_refuses_is_an_error_with_its_cause(environment, target, study, tmp_path, monkeypatch):

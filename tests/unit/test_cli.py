@@ -1,8 +1,10 @@
 """The command line: what it prints, what it refuses, and that the README tells the truth about it."""
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -63,6 +65,36 @@ def test_certify_judges_again(results):
     assert store.read(file)["certificate"]["verdict"] == "pass" and len(store.read(file)["certificate"]["checks"]) == 13
 
 
+def test_help_and_predictions_load_nothing_that_they_do_not_need():
+    heavy = "pandas scipy numpy matplotlib nbformat papermill boto3 pynvml psutil".split()
+    code = "import sys, {}; print(*[name for name in sys.argv[1:] if name in sys.modules])"
+    loaded = lambda module: subprocess.run([sys.executable, "-c", code.format(module), *heavy], capture_output=True, text=True, check=True).stdout.split()  # noqa: E731
+    assert loaded("serving_study.cli") == []
+    assert not {"scipy", "matplotlib", "nbformat", "papermill", "boto3"} & set(loaded("serving_study.theory, serving_study.prices"))
+
+
+def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
+    known = call("predict", "--host", "g6.xlarge", "--model", "Qwen/Qwen2.5-7B-Instruct").output
+    assert "price: 0.8048 USD an hour for g6.xlarge in us-east-1 on 2026-09-24 (AWS Price List" in known and "USD a million output tokens" in known
+    given = json.loads(call("predict", "--host", "l4x1", "--price", "3.6", "--json").output)
+    assert given["price"] == {"instance": "l4x1", "usd_per_hour": 3.6, "source": "given", "region": None, "date": None}
+    assert all(row["usd_per_million"] == pytest.approx(1000 / row["output_throughput"]) for row in given["rows"])
+    none = call("predict", "--host", "h200x1").output
+    assert "price: none known for h200x1 in us-east-1; --price USD_PER_HOUR or --fetch-price adds the cost" in none and "USD a million" not in none
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--host", "g6.xlage"), "no ceilings for this host: g6.xlage\n.*\n  next:    did you mean g6.xlarge"),
+    (("--host", "p5"), "next:    did you mean p5.48xlarge or p5en.48xlarge?"),
+    (("--host", "g6.xlarge", "--model", "Qwen/Qwen2.5-7B-Instrct"), "no config.json for this model: .*\n.*\n  next:    did you mean qwen2.5-7b-instruct"),
+    (("--host", "g6.xlarge", "--model", "org/zzz"), "next:    hf download org/zzz config.json"),
+    (("--host", "g6.xlarge", "--price", "-1"), "--price cannot be used: -1.0"),
+    (("--host", "h200x1", "--fetch-price"), "no instance type for this host, so no price to fetch: h200x1"),
+])  # fmt: skip
+def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said):
+    assert re.search(said, str(call("predict", *words).exception))
+
+
 def test_the_verbs_of_the_readme_exist():
     verbs = set(re.findall(r"^([a-z]+):.*##", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make ([a-z]+)", (paths.ROOT / "README.md").read_text()))
@@ -73,7 +105,7 @@ def test_every_flag_of_the_readme_and_the_book_exists():
     seen = set()
     for page in (paths.ROOT / "README.md", paths.BOOK / "intro.md"):
         for line in page.read_text().splitlines():
-            verb = re.search(r"(?:make|serving-study) (run|plan|doctor|predict|compare)\b", line)
+            verb = re.search(r"(?:make|serving-study) (run|plan|doctor|predict|advise|compare)\b", line)
             for flag in re.findall(r"(?:ARGS=|run \d )['\"]?(--?[a-z-]+)", line):
                 name = {"plan": "run"}.get(verb[1], verb[1]) if verb else "doctor"
                 assert flag in call(name, "--help").output, (page.name, line)

@@ -4,12 +4,14 @@
 
 Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of the same id;
 the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own result an answer holds what tells a slow
-client from a slow server: the processor time of this process during the load, and how late its event loop woke up.
+client from a slow server: the processor time of this process during the load, and how late its event loop woke up. With "watch": ["NAME", …]
+it also has the server's counters of these names before the first request and after each, which tells requests apart that come one by one.
 Ends when standard input closes, even in the middle of a load.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -43,14 +45,14 @@ def main() -> None:
     while True:
         request = json.loads(lines.get())
         try:
-            answer = {"ok": True, **_run(serve, parser, request["arguments"])}
+            answer = {"ok": True, **_run(serve, parser, request["arguments"], request.get("watch"))}
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         print(json.dumps({"id": request.get("id"), **answer}), file=out)
 
 
-def _run(serve, parser, arguments: list[str]) -> dict:
+def _run(serve, parser, arguments: list[str], names: list[str] | None = None) -> dict:
     lags: list[float] = []
 
     async def watch() -> None:
@@ -67,7 +69,8 @@ def _run(serve, parser, arguments: list[str]) -> dict:
             watcher.cancel()
 
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    result = asyncio.run(load())
+    with _watched(serve, names) as counters:
+        result = asyncio.run(load())
     wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     lags.sort()
     client = {
@@ -76,7 +79,33 @@ def _run(serve, parser, arguments: list[str]) -> dict:
         "median_lag_ms": 1000 * lags[len(lags) // 2] if lags else None,
         "p99_lag_ms": 1000 * lags[int(len(lags) * 0.99)] if lags else None,
     }
-    return {"result": result, "client": client}
+    return {"result": result, "client": client} | ({"watched": counters} if names else {})
+
+
+@contextlib.contextmanager
+def _watched(serve, names: list[str] | None):
+    """The server's counters `names` before the first request and after each, summed over their labels: for requests one by one."""
+    kept, counters = dict(serve.ASYNC_REQUEST_FUNCS), []
+
+    async def scrape(url: str, session) -> dict:
+        async with session.get(url.split("/v1/")[0] + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        found = {name: [line for line in lines if line.split("{")[0].split(" ")[0] == name] for name in names}
+        return {name: sum(float(line.rsplit(" ", 1)[1]) for line in rows) if rows else None for name, rows in found.items()}
+
+    async def ask(request_func_input, session, *rest, **named):
+        if not counters:
+            counters.append(await scrape(request_func_input.api_url, session))
+        output = await kept["vllm"](request_func_input, session, *rest, **named)
+        counters.append(await scrape(request_func_input.api_url, session))
+        return output
+
+    if names:
+        serve.ASYNC_REQUEST_FUNCS["vllm"] = ask
+    try:
+        yield counters
+    finally:
+        serve.ASYNC_REQUEST_FUNCS.update(kept)
 
 
 def _remember_tokenizer(serve) -> None:

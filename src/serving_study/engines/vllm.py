@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from ..arms import Arm
+from ..environments import ENGINE_SIDE
 from ..hosts import Host, cores
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
@@ -24,7 +25,10 @@ PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
 PREFIX_HITS = "vllm:prefix_cache_hits_total"
 EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
-COUNTERS = (DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_PER_POSITION, PROMPT_TOKENS, GENERATION_TOKENS, REQUESTS, PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, PREEMPTIONS)
+LOADED_BYTES, STORED_BYTES = "vllm:kv_offload_load_bytes_total", "vllm:kv_offload_store_bytes_total"
+CACHE = "vllm:cache_config_info"
+COUNTERS = (DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_PER_POSITION, PROMPT_TOKENS, GENERATION_TOKENS, REQUESTS, PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, PREEMPTIONS, LOADED_BYTES, STORED_BYTES)
+WATCHED = (PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, "vllm:time_to_first_token_seconds_sum")  # after each request, where requests come one by one
 HISTOGRAMS = ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds")
 
 OUT_OF_MEMORY = re.compile(
@@ -47,7 +51,8 @@ CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 
 def command(arm: Arm, python: Path, port: int) -> list[str]:
     """The server's command line. It binds to 127.0.0.1 only."""
-    words = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", arm.model.source, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", arm.model.name]
+    own = str(port) if arm.replicas == 1 else "{port}"
+    words = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", arm.model.source, "--host", "127.0.0.1", "--port", own, "--served-model-name", arm.model.name]
     if arm.weights == "random":
         words += ["--load-format", "dummy"]
     for name, value in arm.options.items():
@@ -60,7 +65,13 @@ def command(arm: Arm, python: Path, port: int) -> list[str]:
             words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
     if arm.speculative:
         words += ["--speculative-config", json.dumps(arm.speculative)]
-    return words
+    return words if arm.replicas == 1 else taking_turns(arm, python, port, words)
+
+
+def taking_turns(arm: Arm, python: Path, port: int, command: list[str]) -> list[str]:
+    """The command line of so many servers behind one port; `{port}` in `command` is each one's own."""
+    each = arm.ranks // arm.replicas
+    return [str(python), str(ENGINE_SIDE / "replicas.py"), "--port", str(port), "--replicas", str(arm.replicas), "--ranks", str(each), "--", *command]
 
 
 def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
@@ -104,6 +115,9 @@ def parse_start(log: str) -> dict:
         found = re.search(pattern, log)
         if found:
             figures[name] = _number(found[1])
+    of_ranks = sorted(set(map(_number, re.findall(patterns["weights_gib"], log))))
+    if len(of_ranks) > 1:
+        figures["weights_gib_of_ranks"] = of_ranks
     if "kv_cache_tokens" in figures:
         figures["kv_cache_tokens"] = int(figures["kv_cache_tokens"])
     return figures
@@ -112,6 +126,31 @@ def parse_start(log: str) -> dict:
 def is_loading(log: str) -> bool:
     """Whether a server has done its imports and goes on to its weights."""
     return "Starting to load model" in log
+
+
+def ineffective(arm: Arm, log: str) -> str | None:
+    """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none or all hold.
+
+    A mistyped variable is ignored in silence, and one that is not printed is not there.
+    """
+    wanted = {name.removeprefix("LMCACHE_").lower(): value for name, value in arm.environment.items() if name.startswith("LMCACHE_")}
+    if not wanted:
+        return None
+    printed = re.findall(r"LMCache Configuration: (\{.*\})", log)
+    if not printed:
+        return "LMCache did not print its configuration"
+    effective = {name: value.strip("'\"") for name, value in re.findall(r"'(\w+)': ('[^']*'|[^,{}\[\]]+)", printed[-1])}
+    differs = [f"{name} {effective.get(name, 'not there')}, wanted {value}" for name, value in wanted.items() if not _same(effective.get(name), value)]
+    return "; ".join(differs) or None
+
+
+def _same(found: str | None, wanted) -> bool:
+    if found is None:
+        return False
+    try:
+        return float(found.removesuffix(" GB")) == float(wanted)
+    except ValueError:
+        return found.lower() == str(wanted).removeprefix("file://").rstrip("/").lower() or found.rstrip("/").lower() == str(wanted).rstrip("/").lower()
 
 
 def cause(log: str) -> str | None:

@@ -1,0 +1,189 @@
+"""Section 7's tables and figures, of the frames that `prefixes` makes: tidy frame in, styled table or Figure out.
+
+    >>> prefix_views.gains_table(results.frame())                  # doctest: +SKIP
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+
+from . import certificates, plots, reference, store, tables
+from .prefixes import (
+    CACHED,
+    CONTROL,
+    OF_REFERENCE,
+    REFERENCE_PREFIX,
+    SOURCES,
+    by_source,
+    gains,
+    published,
+    quantised,
+    requests,
+    sequence,
+    tiers,
+)
+
+COLOURS = {"device": plots.PALETTE[3], "external": plots.PALETTE[2], "recompute": plots.PALETTE[1]}
+
+
+def glance(frame: pandas.DataFrame) -> Styler:
+    """Which figures to believe: loads down, arms across, each with its verdict and, where one failed, the checks that did."""
+    rows = []
+    for load in dict.fromkeys(frame["load"]):
+        row = {"load": load}
+        for arm in dict.fromkeys(frame["arm"]):
+            cells = frame[(frame["arm"] == arm) & (frame["load"] == load)]
+            verdicts = list(cells["certificate"])
+            worst = next((verdict for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS) if verdict in verdicts), None)
+            row[arm] = tables.DASH if worst is None else f"{tables.badge(worst)} {verdicts.count(certificates.PASS)} of {len(verdicts)}{tables.failed_checks(cells)}"
+        rows.append(row)
+    return tables.style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by load ({tables.labels(frame)})")
+
+
+def certificate(frame: pandas.DataFrame) -> Styler:
+    """One row a cell: its verdict, how the mechanism was proved, and the evidence of what failed or could not be checked."""
+    rows = []
+    for cell in frame.itertuples():
+        stored = store.read(cell.file)
+        found, telling = stored["certificate"], "mechanism" if stored["technique"] in certificates.REUSING else "cold caches"
+        proof = next(check["evidence"] for check in found["checks"] if check["name"] == telling)
+        rows.append({"arm": cell.arm, "load": cell.load, "repeat": int(cell.repeat), "certificate": tables.badge(found["verdict"]), "found": proof, "evidence": certificates.why(found) or tables.DASH})
+    return tables.style(pandas.DataFrame(rows), f"Certificates, and what proves the mechanism ({tables.labels(frame)})")
+
+
+def sequence_table(frame: pandas.DataFrame, plan) -> Styler:
+    """Cold against warm, this host's beside the reference study's, and whether the gains may be compared."""
+    own, theirs = sequence(frame), published()
+    both = pandas.concat([own.assign(host=plan.host.profile), theirs.assign(host="l4x1 (reference)")], ignore_index=True)
+    both["verdict"] = [_verdict(row, theirs, plan) if row.host == plan.host.profile else "" for row in both.itertuples()]
+    shown = both[["host", "arm", "prefix_tokens", "cold_ms", "warm_ms", "gain", "cold_hits", "warm_hits", "verdict"]]
+    shown = shown.rename(columns={"prefix_tokens": "prefix (tokens)", "cold_ms": "first (ms)", "warm_ms": "later (ms)", "cold_hits": "first found (tokens)", "warm_hits": "later found (tokens)"})
+    formats = {"prefix (tokens)": "{:,.0f}", "first (ms)": "{:,.1f}", "later (ms)": "{:,.1f}", "gain": "{:.2f}×", "first found (tokens)": "{:,.0f}", "later found (tokens)": "{:,.0f}"}
+    return tables.style(shown, f"Requests with one prefix, one after another: TTFT ({tables.labels(frame)})", formats)
+
+
+def _verdict(row, theirs: pandas.DataFrame, plan) -> str:
+    """In words, whether a gain may be held against the reference study's, and what came of it."""
+    if row.arm not in set(theirs["arm"]):
+        return ""
+    model, gpus = plan.arms[0].model, plan.host.gpus
+    unequal = [f"{what}: {ours} against {wanted}" for what, ours, wanted in (
+        ("machine", gpus[0].name if gpus else plan.host.cpu_model, "NVIDIA L4"), ("model", reference.shape_name(model.name), "qwen2.5-7b"), ("weights", model.weights, "real"), ("prefix", row.prefix_tokens, REFERENCE_PREFIX),
+    ) if ours != wanted]
+    if unequal:
+        return f"{reference.NOT_COMPARABLE} ({'; '.join(unequal)})"
+    change = row.gain / theirs.set_index("arm")["gain"][row.arm] - 1
+    return f"{reference.REPRODUCES if abs(change) <= reference.TOLERANCE else reference.DIFFERS} ({change:+.1%})"
+
+
+def requests_table(frame: pandas.DataFrame) -> Styler:
+    """Each request of the sequence with its own hit counters; means over repeats."""
+    table = requests(frame)
+    table = table[table["kind"] == "SharedPrefix"].astype({"device": float})
+    shown = table.groupby(["arm", "request"], sort=False)[["ttft_ms", "server_ttft_ms", "device"]].mean().reset_index()
+    shown = shown.rename(columns={"ttft_ms": "TTFT (ms)", "server_ttft_ms": "by the server (ms)", "device": "found in the cache (tokens)"})
+    return tables.style(shown, f"Request by request ({tables.labels(frame)})", {"TTFT (ms)": "{:,.1f}", "by the server (ms)": "{:,.1f}", "found in the cache (tokens)": "{:,.0f}"})
+
+
+def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: float | None = None) -> Styler:
+    """Hit rate and gain by prefix and share; with a price, what a thousand requests cost with the arm and without."""
+    table = gains(frame, arm)
+    shown = table[["prefix_tokens", "share", "concurrency", "hit_rate", "gain", "low", "high", "floor", "ttft_gain"]].rename(columns={"prefix_tokens": "prefix (tokens)", "hit_rate": "hit rate", "ttft_gain": "TTFT gain"})
+    formats = {"prefix (tokens)": "{:,.0f}", "share": "{:.0%}", "hit rate": "{:.1%}", **dict.fromkeys(("gain", "low", "high", "TTFT gain"), "{:.2f}×"), "floor": "{:.1%}"}
+    if price_per_hour:
+        for name, column in (("USD a thousand requests", "request_throughput"), ("without", "control_request_throughput")):
+            shown[name], formats[name] = 1000 * price_per_hour / 3600 / table[column], "{:.4f}"
+    return tables.style(shown, f"{arm} against {CONTROL}: requests a second, and median TTFT ({tables.labels(frame)})", formats)
+
+
+def quantised_table(frame: pandas.DataFrame, starts: pandas.DataFrame) -> Styler:
+    return tables.style(quantised(frame, starts), f"A KV cache of 8-bit numbers beside the model's own ({tables.labels(frame)})", {"own": "{:,.2f}", "fp8": "{:,.2f}", "ratio": "{:.2f}×"})
+
+
+def tiers_table(frame: pandas.DataFrame) -> Styler:
+    """Where each round's prompt tokens came from, and what that took."""
+    shown = tiers(frame).rename(columns={"times": "working set", "capacity_tokens": "cache (tokens)", "working_set_tokens": "in blocks (tokens)", "median_ttft_ms": "median TTFT (ms)"})
+    formats = {"working set": "{:g}×", "prefixes": "{:.0f}", "cache (tokens)": "{:,.0f}", "in blocks (tokens)": "{:,.0f}", **dict.fromkeys(SOURCES, "{:.0%}"), "median TTFT (ms)": "{:,.1f}"}
+    return tables.style(shown, f"Working sets in the device's cache and below it: where prompt tokens came from ({tables.labels(frame)})", formats)
+
+
+def by_source_table(frame: pandas.DataFrame) -> Styler:
+    shown = by_source(frame).rename(columns={"ttft_ms": "median TTFT (ms)", "against_recompute": "against computing"})
+    return tables.style(shown, f"What a prefix takes from each source ({tables.labels(frame)})", {"median TTFT (ms)": "{:,.1f}", "against computing": "{:.2f}×"})
+
+
+def sequence_figure(frame: pandas.DataFrame) -> Figure:
+    """TTFT request by request, one line an arm, the reference study's as crosses relative to each first request."""
+    table = requests(frame)
+    table = table[table["kind"] == "SharedPrefix"]
+    figure, axis = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    palette = plots.colours(table["arm"])
+    for arm, mine in table.groupby("arm", sort=False):
+        line = mine.groupby("request")["ttft_ms"].mean()
+        axis.plot(line.index, line / line.iloc[0], marker="o", markersize=4, lw=1.4, color=palette[arm], label=arm)
+    figures = reference.load(7).query("metric == 'ttft_ms' and host == 'l4x1'")
+    for arm, mine in figures.groupby("arm", sort=False):
+        line = mine.set_index("request")["value"]
+        axis.plot(line.index, line / line.iloc[0], "x", color=palette.get(OF_REFERENCE[arm], "black"), label=f"{OF_REFERENCE[arm]}, reference")
+    axis.set(xlabel="request", ylabel="TTFT, the first one's being 1", ylim=(0, None))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(fontsize=7.5)
+    axis.set_title(tables.labels(frame), fontsize=9, loc="right")
+    return figure
+
+
+def gains_figure(frame: pandas.DataFrame, arm: str = CACHED) -> Figure:
+    """Gain in requests a second and in TTFT over the measured hit rate, one line a prefix length, with the interval over repeats."""
+    table = gains(frame, arm)
+    figure, axes = plt.subplots(1, 2, figsize=(8.0, 3.3), layout="constrained")
+    palette = plots.colours(sorted(table["prefix_tokens"].unique()))
+    for prefix, mine in table.groupby("prefix_tokens"):
+        mine = mine.sort_values("hit_rate")
+        errors = np.nan_to_num(np.array([mine["gain"] - mine["low"], mine["high"] - mine["gain"]], dtype=float))
+        axes[0].errorbar(mine["hit_rate"], mine["gain"], yerr=errors, marker="o", markersize=3.5, lw=1.4, capsize=2.5, color=palette[prefix], label=f"{prefix:,} tokens")
+        axes[1].plot(mine["hit_rate"], mine["ttft_gain"], marker="o", markersize=3.5, lw=1.4, color=palette[prefix])
+    for axis, name in zip(axes, ("requests a second", "median TTFT"), strict=True):
+        axis.axhline(1, color="black", lw=0.9)
+        axis.set(xlabel="hit rate (of prompt tokens, measured)", ylabel=f"gain: {name}", xlim=(-0.02, 1.02))
+    axes[1].set_yscale("log")
+    for set_formatter in (axes[1].yaxis.set_major_formatter, axes[1].yaxis.set_minor_formatter):
+        set_formatter("{x:.2g}×")
+    if len(table):
+        axes[0].legend(fontsize=7.5, title="prefix", title_fontsize=7.5)
+    figure.suptitle(tables.labels(frame), fontsize=9, x=0.99, ha="right")
+    return figure
+
+
+def tiers_figure(frame: pandas.DataFrame) -> Figure:
+    """Where the tokens of the last round came from over the working set's size (bars), and its median TTFT (dots), one panel an arm."""
+    table = tiers(frame)
+    table = table[table["round"] == table["round"].max()]
+    arms = list(dict.fromkeys(table["arm"]))
+    figure, axes = plt.subplots(1, max(1, len(arms)), figsize=(1.2 + 2.7 * max(1, len(arms)), 3.3), squeeze=False, sharey=True, layout="constrained")
+    most = table["median_ttft_ms"].max() if len(table) else 1.0
+    for axis, arm in zip(axes[0], arms, strict=False):
+        mine = table[table["arm"] == arm].sort_values("times")
+        places, bottom = np.arange(len(mine)), np.zeros(len(mine))
+        for source in SOURCES:
+            axis.bar(places, mine[source], bottom=bottom, color=COLOURS[source], width=0.7, label=source)
+            bottom = bottom + mine[source].to_numpy(float)
+        right = axis.twinx()
+        right.plot(places, mine["median_ttft_ms"], "o-", color="black", markersize=4, lw=1.0, label="median TTFT")
+        right.set_ylim(0, 1.1 * most)
+        right.grid(False)
+        right.spines["right"].set_visible(True)
+        if arm == arms[-1]:
+            right.set_ylabel("median TTFT (ms)")
+        else:
+            right.set_yticklabels([])
+        axis.set_xticks(places, [f"{times:g}×" for times in mine["times"]])
+        axis.set_title(arm, fontsize=9)
+        axis.grid(False)
+    axes[0][0].set_ylabel("share of prompt tokens")
+    figure.supxlabel("working set, in multiples of the cache", fontsize=9)
+    if arms:
+        figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=7.5, ncols=3, loc="outside upper left")
+    figure.suptitle(tables.labels(frame), fontsize=9, x=0.99, ha="right")
+    return figure

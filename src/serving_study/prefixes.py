@@ -1,0 +1,166 @@
+"""Section 7's frames: what a cache gave back, request by request, and what that was worth. Their tables and figures are in `prefix_views`.
+
+Everything is read from stored cells. What can mislead: a load's concurrency does not tell it from another one here, so that these frames go
+by the prefix, the share and the working set; a hit rate is of prompt tokens, so that a share of 1 stays below it by what every prompt
+has of its own; times to first token are the client's, which hold the making of tokens from text, and `server_ttft_ms` are without.
+
+    >>> prefixes.sequence(results.frame())                         # doctest: +SKIP
+"""
+
+import math
+
+import numpy as np
+import pandas
+
+from . import ceilings, comparisons, paths, reference, reuse, shapes, store, tables
+from .engines import vllm
+from .errors import StudyError
+
+CACHED, CONTROL, QUANTISED, DEVICE = "prefix-cache", "no-prefix-cache", "fp8-cache", "device-only"
+SOURCES = ("device", "external", "recompute")
+OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
+REFERENCE_PREFIX = 3001
+
+
+def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The cells with what their loads were (`kind`, `prefix_tokens`, `share`, `times`, `prefixes`, `capacity_tokens`, `working_set_tokens`) and what came of it
+    (`device_tokens`, `external_tokens`, `hit_rate`); what a cell does not have is missing."""
+    rows = []
+    for file in frame["file"]:
+        cell = store.read(file)
+        about, counters = cell.get("reuse") or {}, cell["counters"]
+        row = {name: about.get(name) for name in ("kind", "prefix_tokens", "own_tokens", "share", "sequence", "times", "prefixes", "capacity_tokens", "working_set_tokens", "block_tokens")}
+        device, external, read = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0, counters.get(vllm.PROMPT_TOKENS)
+        rows.append(row | {"device_tokens": device, "external_tokens": external, "hit_rate": math.nan if device is None or not read else (device + external) / read})
+    about = pandas.DataFrame(rows, index=frame.index, columns=list(rows[0]) if rows else ["kind", "sequence", "prefix_tokens", "share", "times"])
+    return pandas.concat([frame, about], axis=1)
+
+
+def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row a request of the loads that come one by one: `arm`, `kind`, `times`, `repeat`, `request` and `round` (from 1), `ttft_ms`, `server_ttft_ms`, tokens
+    from `device`, `external` and `recompute`, and `source`, the largest of the three. Failed cells are left out."""
+    rows, cells = [], facts(comparisons.usable(frame))
+    for cell in cells[(cells["sequence"] == True) | (cells["kind"] == "WorkingSet")].itertuples():  # noqa: E712 - None is neither
+        for index, request in enumerate(store.requests_of(cell.file)):
+            counters = request.get("counters") or {}
+            device, external = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0
+            spent = counters.get(vllm.WATCHED[-1])
+            row = {"arm": cell.arm, "kind": cell.kind, "prefix_tokens": cell.prefix_tokens, "times": cell.times, "repeat": cell.repeat, "request": index + 1}
+            row |= {"round": 1 + index // int(cell.prefixes) if cell.kind == "WorkingSet" else min(index, 1) + 1, "ttft_ms": 1000 * request["ttft_s"], "server_ttft_ms": math.nan if spent is None else 1000 * spent}
+            tokens = {"device": device, "external": external, "recompute": None if device is None else request["input_tokens"] - device - external}
+            rows.append(row | tokens | {"source": None if device is None else max(SOURCES, key=lambda name, tokens=tokens: tokens[name])})
+    return pandas.DataFrame(rows, columns=["arm", "kind", "prefix_tokens", "times", "repeat", "request", "round", "ttft_ms", "server_ttft_ms", *SOURCES, "source"])
+
+
+def elsewhere(plan) -> dict[str, pandas.DataFrame]:
+    """Host to the newest cells of the other hosts that have published results of this section."""
+    return {host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(plan.section, {plan.host.profile})}
+
+
+def sequence(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row an arm: `cold_ms` (the first request), `warm_ms` (the mean of the others), `gain`, and `warm_hits`, tokens that a later one found."""
+    table, rows = requests(frame), []
+    for arm, mine in table[table["kind"] == "SharedPrefix"].groupby("arm", sort=False):
+        first, later = mine[mine["request"] == 1], mine[mine["request"] > 1]
+        cold, warm = first["ttft_ms"].mean(), later["ttft_ms"].mean()
+        rows.append({"arm": arm, "prefix_tokens": int(mine["prefix_tokens"].iloc[0]), "cold_ms": cold, "warm_ms": warm, "gain": cold / warm, "cold_hits": first["device"].astype(float).mean(), "warm_hits": later["device"].astype(float).mean()})
+    return pandas.DataFrame(rows, columns=["arm", "prefix_tokens", "cold_ms", "warm_ms", "gain", "cold_hits", "warm_hits"])
+
+
+def published() -> pandas.DataFrame:
+    """The reference study's five requests, in the columns of `sequence`."""
+    figures = reference.load(7).query("metric == 'ttft_ms' and host == 'l4x1'")
+    rows = []
+    for arm, mine in figures.groupby("arm", sort=False):
+        values = mine.set_index("request")["value"]
+        cold, warm = values[1], values[values.index > 1].mean()
+        rows.append({"arm": OF_REFERENCE[arm], "prefix_tokens": REFERENCE_PREFIX, "cold_ms": cold, "warm_ms": warm, "gain": cold / warm, "cold_hits": math.nan, "warm_hits": math.nan})
+    return pandas.DataFrame(rows)
+
+
+def gains(frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, metric: str = "request_throughput") -> pandas.DataFrame:
+    """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the arm), `gain` with `low` and `high`
+    (the interval over repeats, missing with one), `floor` (what the arm differs from itself, measured again), and `ttft_gain`."""
+    cells = facts(comparisons.usable(frame))
+    cells, rows = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)], []  # noqa: E712 - None is neither
+    for (prefix, share), same in cells.groupby(["prefix_tokens", "share"]):
+        by_arm = {name: mine.set_index("repeat") for name, mine in same.groupby("arm")}
+        if arm not in by_arm or control not in by_arm:
+            continue
+        mine, theirs = by_arm[arm], by_arm[control]
+        gain, low, high = comparisons.ratio(mine[metric], theirs[metric])
+        twin = by_arm.get(arm + comparisons.AGAIN)
+        floor = math.nan if twin is None else abs(twin[metric].mean() / mine[metric].mean() - 1)
+        row = {"prefix_tokens": int(prefix), "share": share, "concurrency": int(mine["concurrency"].iloc[0]), "hit_rate": mine["hit_rate"].mean(), "request_throughput": mine["request_throughput"].mean(), "control_request_throughput": theirs["request_throughput"].mean()}
+        rows.append(row | {"gain": gain, "low": low, "high": high, "floor": floor, "ttft_gain": theirs["median_ttft_ms"].mean() / mine["median_ttft_ms"].mean()})
+    return pandas.DataFrame(rows, columns=["prefix_tokens", "share", "concurrency", "hit_rate", "request_throughput", "control_request_throughput", "gain", "low", "high", "floor", "ttft_gain"])
+
+
+def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row an arm, working set and round: `prefixes`, `capacity_tokens`, `working_set_tokens`, the share of prompt tokens from each source, and `median_ttft_ms`."""
+    table, rows = requests(frame), []
+    table = table[table["kind"] == "WorkingSet"]
+    sizes = facts(frame)
+    for (arm, times, turn), mine in table.groupby(["arm", "times", "round"], sort=False):
+        size = sizes[(sizes["arm"] == arm) & (sizes["times"] == times)].iloc[0]
+        total = mine[list(SOURCES)].astype(float).sum()
+        rows.append({"arm": arm, "times": times, "round": int(turn), **{name: size[name] for name in ("prefixes", "capacity_tokens", "working_set_tokens")}, **(total / total.sum()).to_dict(), "median_ttft_ms": mine["ttft_ms"].median()})
+    columns = ["arm", "times", "round", "prefixes", "capacity_tokens", "working_set_tokens", *SOURCES, "median_ttft_ms"]
+    return pandas.DataFrame(rows, columns=columns).sort_values(["times", "round"], kind="stable").reset_index(drop=True)
+
+
+def by_source(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row an arm and source of the working sets' requests: `requests`, median `ttft_ms`, and `against_recompute`: how many times quicker than computing it in
+    the arm without a tier below the device."""
+    table = requests(frame)
+    table = table[(table["kind"] == "WorkingSet") & table["source"].notna()]
+    computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")]["ttft_ms"].median()
+    rows = [{"arm": arm, "source": source, "requests": len(mine), "ttft_ms": mine["ttft_ms"].median(), "against_recompute": computed / mine["ttft_ms"].median()} for (arm, source), mine in table.groupby(["arm", "source"], sort=False)]
+    return pandas.DataFrame(rows, columns=["arm", "source", "requests", "ttft_ms", "against_recompute"])
+
+
+def predicted(plan) -> pandas.DataFrame:
+    """What arithmetic expects on this host: `what`, `value`. Empty where the host's ceilings are not known, as on a CPU, or the model has experts."""
+    parameters = plan.parameters
+    try:
+        host, shape = ceilings.of_host(plan.host.profile), shapes.load(plan.arms[0].model.folder)
+        on, link = reuse.machine(host), reuse.links(host)
+        found = reuse.prefix(shape, on, shared=parameters["sequence_prefix"], own=parameters["own_tokens"])
+        rows = [("cold_ms", 1000 * found.cold_s), ("warm_ms", 1000 * found.warm_s), ("gain", found.gain), ("cached_tokens", found.cached_tokens)]
+        for tier in ("cpu", "nvme"):
+            if tier in link:
+                rows += [(f"{tier}_restore_ms", 1000 * reuse.restore_s(shape, link[tier], parameters["tier_prefix"])), (f"{tier}_break_even_tokens", reuse.break_even_tokens(shape, on, link[tier]) or math.nan)]
+    except StudyError:
+        rows = []
+    return pandas.DataFrame(rows, columns=["what", "value"])
+
+
+def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataFrame:
+    """The cache of 8-bit numbers against the model's own: `what`, `own`, `fp8`, `ratio`. Empty where it was not measured."""
+    sizes, rows = starts.set_index("arm"), []
+    if QUANTISED not in set(frame["arm"]) or CACHED not in set(frame["arm"]):
+        return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio"])
+    for what in ("kv_cache_tokens", "max_concurrency"):
+        rows.append({"what": what, "own": sizes[what].get(CACHED), "fp8": sizes[what].get(QUANTISED)})
+    cells = facts(comparisons.usable(frame))
+    for metric in ("request_throughput", "median_ttft_ms", "median_tpot_ms"):
+        means = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)].groupby(["arm", "load"])[metric].mean()  # noqa: E712
+        pairs = [(means[CACHED, load], means[QUANTISED, load]) for arm, load in means.index if arm == QUANTISED and (CACHED, load) in means.index]
+        if pairs:
+            rows.append({"what": f"{metric}, geometric mean over loads", **{name: float(np.exp(np.mean(np.log([pair[side] for pair in pairs])))) for side, name in enumerate(("own", "fp8"))}})
+    return pandas.DataFrame(rows).assign(ratio=lambda table: table["fp8"] / table["own"])
+
+
+def finding(frame: pandas.DataFrame) -> str:
+    """What was found here, in sentences, each figure from certified cells; what was not measured is left out."""
+    words, arms = [], sequence(frame).set_index("arm")
+    if CACHED in arms.index and CONTROL in arms.index:
+        words.append(f"the second request with a prefix of {arms.at[CACHED, 'prefix_tokens']:,} tokens has its first token {arms.at[CACHED, 'gain']:.1f} times as soon as the first, and without the cache {arms.at[CONTROL, 'gain']:.2f} times")
+    table = gains(frame)
+    if len(table):
+        best = table.loc[table["gain"].idxmax()]
+        words.append(f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a server answers {best['gain']:.2f} times the requests")
+    below = by_source(frame)
+    for row in below[(below["source"] == "external") & below["against_recompute"].notna()].itertuples():
+        words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")
+    return f"On this host ({tables.labels(frame)}): {'; '.join(words)}." if words else "There is nothing to compare yet."

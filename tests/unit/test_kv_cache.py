@@ -1,0 +1,221 @@
+"""Section 7's plan, what its certificate asks for, and its frames."""
+
+import json
+from dataclasses import fields, replace
+
+import pandas
+import pytest
+from test_certificates import good
+
+from serving_study import certificates, environments, hosts, metrics, models, prefixes, sections, store
+from serving_study.engines import vllm
+from serving_study.environments import Environment
+from serving_study.errors import ParameterError
+from serving_study.hosts import Gpu, Host
+from serving_study.paths import ROOT
+from serving_study.plans import kv_cache
+from serving_study.plans.kv_cache import CPU, GPU, KvCache
+
+H200 = Host("h200x1", "x", 16, 128, 128, (Gpu(0, "NVIDIA H200", 139.8, 139.0, "9.0"),), "1")
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    monkeypatch.setattr(hosts, "detect", lambda profile="auto": Host("cpu", "x", 2, 8, 8))
+    monkeypatch.setattr(hosts, "computes_bf16", lambda: False)
+    monkeypatch.setattr(environments, "has", lambda name: False)
+    monkeypatch.setattr(environments, "ensure", lambda *_: pytest.fail("an environment was installed"))
+
+
+@pytest.fixture
+def gpu(monkeypatch, cache):
+    """A plan on one H200 with LMCache or without it, random weights."""
+
+    def made(versions=("lmcache",), **given):
+        there = Environment("vllm", ROOT / "python", "3.12", {"vllm": "0.25.1"} | dict.fromkeys(versions, "0.5.2"))
+        monkeypatch.setattr(environments, "has", lambda name: True)
+        monkeypatch.setattr(environments, "ensure", lambda *_: there)
+        shape = models.SHAPES / "qwen2.5-7b-instruct"
+        monkeypatch.setattr(models, "resolve", lambda name, **_: models.Model(name, str(shape), shape, weights="random"))
+        return kv_cache.plan(KvCache(**given), H200, dry=True)
+
+    return made
+
+
+def test_the_header_is_the_plans_and_both_notebooks_have_an_address():
+    assert set(sections.header(sections.get(7))) == {field.name for field in fields(KvCache)}
+    assert [sections.get(sections.address(text)).name for text in ("7", "7-sizes")] == ["07-kv-cache", "07-kv-cache-sizes"]
+    assert sections.address("13") == 13  # a number that has no notebook is refused by get, with its list
+    with pytest.raises(ParameterError, match="no such section: 7-costs") as caught:
+        sections.address("7-costs")
+    assert "7-sizes" in caught.value.allowed
+
+
+def test_every_default_has_its_own_type_and_can_be_used():
+    sections.check(KvCache, {field.name: getattr(KvCache(), field.name) for field in fields(KvCache)})
+    for defaults in (CPU, GPU):
+        sections.check(KvCache, defaults)
+        kv_cache.check_values(KvCache(**defaults))
+
+
+def test_a_dry_plan_on_a_cpu(cpu, cache):
+    plan = sections.plan(7, dry=True)
+    assert [arm.name for arm in plan.arms] == ["prefix-cache", "no-prefix-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "files"]
+    by_name = {arm.name: arm for arm in plan.arms}
+    assert {name: arm.technique for name, arm in by_name.items() if not arm.unsupported} == {"prefix-cache": "prefix", "no-prefix-cache": "none", "prefix-cache-again": "prefix", "device-only": "prefix", "files": "offload"}
+    assert by_name["cpu-offload"].unsupported == "vLLM offloads from CUDA and XPU devices alone" and "finds no GPU" in by_name["lmcache-disk"].unsupported
+    assert (by_name["prefix-cache"].options["enable_prefix_caching"], by_name["no-prefix-cache"].options["enable_prefix_caching"]) == (True, False)
+    assert by_name["device-only"].options["num_gpu_blocks_override"] == 24 and "num_gpu_blocks_override" not in by_name["prefix-cache"].options
+    assert by_name["device-only"].options["max_model_len"] == 640  # whole blocks
+    assert by_name["files"].options["kv_transfer_config"] == {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "kv"}} and by_name["files"].scratch
+    assert [len(plan.loads_of(by_name[name])) for name in ("prefix-cache", "no-prefix-cache", "device-only", "files")] == [7, 7, 4, 4]
+    assert {load.output_tokens for load in plan.loads_of(by_name["files"])} == {1} and plan.loads[0].name == "sequence,prefix=1025,concurrency=1"
+    assert list(cache.iterdir()) == []
+
+
+def test_a_control_differs_from_its_arm_in_the_cache_alone(cpu, cache):
+    plan = sections.plan(7, dry=True)
+    arm, control = plan.arms[:2]
+    assert {name for name in arm.options if arm.options[name] != control.options[name]} == {"enable_prefix_caching"}
+    assert replace(control, name=arm.name, options=arm.options, technique=arm.technique) == arm
+
+
+def test_arms_on_a_gpu(gpu):
+    plan = gpu()
+    by_name = {arm.name: arm for arm in plan.arms}
+    assert list(by_name) == ["prefix-cache", "no-prefix-cache", "fp8-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk"]
+    assert not any(arm.unsupported for arm in plan.arms)
+    assert by_name["fp8-cache"].options["kv_cache_dtype"] == "fp8" and len(plan.loads_of(by_name["fp8-cache"])) == 20
+    assert by_name["device-only"].options["gpu_memory_utilization"] == pytest.approx((14.2 + 1.6 + 2.5) / 139.8, abs=0.002)
+    assert by_name["cpu-offload"].options["kv_offloading_size"] == 24.0
+    assert by_name["lmcache-disk"].environment["LMCACHE_LOCAL_DISK"] == "kv/" and by_name["lmcache-disk"].scratch
+    words = vllm.command(by_name["lmcache-cpu"], ROOT / "python", 8000)
+    assert json.loads(words[words.index("--kv-transfer-config") + 1]) == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    assert "lmcache is not installed" in next(arm for arm in gpu(versions=()).arms if arm.name == "lmcache-cpu").unsupported
+
+
+def test_only_some_arms_have_their_loads_alone(gpu):
+    plan = gpu(arms=["device-only"], working_sets=[2.0])
+    assert [load.name for load in plan.loads] == ["working-set=2,prefix=4096,concurrency=1"]
+    with pytest.raises(ParameterError, match="unknown arm: lmcache"):
+        gpu(arms=["lmcache"])
+
+
+BAD = [
+    ("sequence_requests", 1, "2 or more"),
+    ("sequence_prefix", 2045, "from 32 to 2024, which max_model_len leaves"),
+    ("prefix_lengths", [256, 256], "each value once, from 32 to 2024, which max_model_len leaves"),
+    ("shares", [0.5, 1.5], "shares from 0 to 1, each once"),
+    ("prompts", 7, "four times the concurrency 2 or more: a steady window needs them"),
+    ("output_tokens", 3, "4 or more"),
+    ("tiers", ["ssd"], "any of device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, each once"),
+    ("tier_prefix", 500, "a multiple of 256 up to 2024"),
+    ("working_sets", [0.0], "multiples of the cache above 0, each once"),
+    ("rounds", 1, "2 or more"),
+    ("tier_blocks", 0, "1 or more, or None for tier_cache_gib"),
+    ("price_per_hour", 0.0, "US dollars above 0, or None"),
+    ("weights", "fake", "auto, real, random"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), BAD)
+def test_a_value_that_cannot_be_used_is_refused(name, value, allowed):
+    with pytest.raises(ParameterError, match=f"parameter {name} cannot be used") as caught:
+        kv_cache.check_values(KvCache(**(CPU | {name: value})))
+    assert caught.value.allowed == allowed and caught.value.value == value
+
+
+ABOUT = {"block_tokens": 16, "capacity_tokens": 1000, "prompt_tokens": 30, "expected_tokens": 112, "expected_requests": 7}
+PREFIX, SMALL, EQUAL, LARGE = ABOUT, ABOUT | {"working_set_tokens": 500}, ABOUT | {"working_set_tokens": 1000}, ABOUT | {"working_set_tokens": 4000}
+VERDICTS = [
+    ("prefix", PREFIX, 112, 0, "pass"),
+    ("prefix", PREFIX, 96, 0, "fail"),
+    ("prefix", PREFIX, 128, 0, "fail"),
+    ("prefix", PREFIX, 112, 16, "fail"),
+    ("prefix", PREFIX | {"expected_tokens": 0}, 0, 0, "pass"),
+    ("prefix", PREFIX | {"expected_tokens": None}, 112, 0, "unknown"),
+    ("prefix", None, 112, 0, "unknown"),
+    ("prefix", SMALL, 112, 0, "pass"),
+    ("prefix", SMALL, 0, 0, "fail"),
+    ("prefix", EQUAL, 48, 0, "pass"),
+    ("prefix", LARGE, 0, 0, "pass"),
+    ("prefix", LARGE, 112, 0, "fail"),
+    ("offload", SMALL, 112, 0, "pass"),
+    ("offload", SMALL, 0, 0, "fail"),
+    ("offload", EQUAL, 0, 112, "pass"),
+    ("offload", LARGE, 0, 112, "pass"),
+    ("offload", LARGE, 16, 80, "pass"),
+    ("offload", LARGE, 0, 0, "fail"),
+    ("offload", LARGE, 112, 0, "fail"),
+    ("offload", LARGE, 0, 128, "fail"),
+]
+
+
+@pytest.mark.parametrize(("technique", "about", "device", "external", "outcome"), VERDICTS)
+def test_the_mechanism_is_held_against_arithmetic(technique, about, device, external, outcome):
+    cell, requests = good()
+    cell |= {"technique": technique, "reuse": about}
+    cell["counters"] |= {vllm.PREFIX_HITS: float(device), vllm.EXTERNAL_HITS: float(external)}
+    checks = {check["name"]: check["outcome"] for check in certificates.certify(cell, requests)["checks"]}
+    assert (checks["mechanism"], checks["cold caches"]) == (outcome, "pass")
+
+
+def test_prompts_of_another_length_than_asked_fail_the_mechanism():
+    cell, requests = good()
+    cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 31}}
+    cell["counters"][vllm.PREFIX_HITS] = 112.0
+    [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    assert found["outcome"] == "fail" and found["evidence"].startswith("prompts of 31 tokens asked for, 248 in all, 240 read")
+
+
+def test_a_gap_that_the_text_explains_is_not_the_client_s():
+    cell, requests = good()
+    cell["counters"]["vllm:time_to_first_token_seconds"]["sum_s"] = 8 * 0.010
+    names = {check["name"] for check in certificates.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
+    assert names == {"client", "TTFT"}  # 40 of 160 ms before the server sees it
+    cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 4000, "expected_tokens": 0}}
+    names = {check["name"] for check in certificates.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
+    assert names == {"mechanism"}  # prompts of 4,000 tokens were not read
+
+
+def test_the_block_size_is_the_server_s(request):
+    text = (ROOT / "tests/fixtures/metrics/cpu-baseline-before.txt").read_text()
+    assert metrics.block_tokens(metrics.parse(text)) == 128
+    assert metrics.block_tokens(metrics.parse('vllm:cache_config_info{block_size="None"} 1.0\n')) is None
+    assert metrics.block_tokens(metrics.parse("other 1.0\n")) is None
+
+
+CONFIGURATION = "INFO LMCache INFO: LMCache Configuration: {'chunk_size': 256, 'local_cpu': False, 'max_local_cpu_size': '4.0 GB', 'local_disk': 'kv/', 'max_local_disk_size': '24.0 GB', 'remote_url': None, 'extra': {'a': 1}}"
+LMCACHE = [
+    ({}, None),
+    ({"LMCACHE_MAX_LOCAL_CPU_SIZE": 8}, "max_local_cpu_size 4.0 GB, wanted 8"),
+    ({"LMCACHE_LOCAL_CPU": True}, "local_cpu False, wanted True"),
+    ({"LMCACHE_LOCAL_DEVICE": "cpu"}, "local_device not there, wanted cpu"),
+]
+
+
+@pytest.mark.parametrize(("changed", "problem"), LMCACHE)
+def test_lmcache_has_the_settings_that_it_was_given(gpu, changed, problem):
+    arm = next(arm for arm in gpu().arms if arm.name == "lmcache-disk")
+    assert vllm.ineffective(replace(arm, environment=arm.environment | changed), CONFIGURATION) == problem
+    assert vllm.ineffective(arm, "no such line") == "LMCache did not print its configuration"
+    assert vllm.ineffective(replace(arm, environment={}), "no such line") is None
+
+
+def test_the_reference_study_s_requests():
+    table = prefixes.published().set_index("arm")
+    assert table.loc["prefix-cache", "gain"] == pytest.approx(10.01, abs=0.01) and table.loc["no-prefix-cache", "gain"] == pytest.approx(0.99, abs=0.001)
+    assert table["warm_ms"].round(1).tolist() == [76.2, 768.8]
+
+
+def test_frames_of_nothing_are_empty(tmp_path):
+    frame = pandas.DataFrame([], columns=[*store.CELL_COLUMNS, "file"])
+    for make in (prefixes.requests, prefixes.sequence, prefixes.gains, prefixes.tiers, prefixes.by_source):
+        assert make(frame).empty
+    assert prefixes.finding(frame) == "There is nothing to compare yet."
+
+
+def test_a_prediction_where_the_host_is_known(gpu, cpu, cache):
+    table = prefixes.predicted(gpu()).set_index("what")["value"]
+    assert table["cached_tokens"] == 2992 and table["cold_ms"] > table["warm_ms"] and table["gain"] == pytest.approx(table["cold_ms"] / table["warm_ms"])
+    assert prefixes.predicted(sections.plan(7, dry=True)).empty
