@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pandas
 
-from . import advice, capacity, ceilings, certificates, comparisons, paths, reference, reuse, shapes, store, theory
+from . import advice, capacity, ceilings, certificates, comparisons, paths, prefixes, reference, reuse, shapes, store, theory
 from .errors import HostError
 
 HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING = "this host", "published", "reference study", "predicted", "not measured"
@@ -74,7 +74,8 @@ def effects(host: str, *, instance: str = "g6.xlarge", instances: str = "g5.12xl
     Predictions are for `host` where its ceilings are known, for `instance` (one GPU) and for `instances` (several); `settled` drops those that
     a measurement has settled.
     """
-    found = [effect for section in (3, 5, 7) for name in _hosts(section, host) for effect in _measured(name, section, HERE if name == host else PUBLISHED)]
+    found = [effect for section in (3, 5) for name in _hosts(section, host) for effect in _measured(name, section, HERE if name == host else PUBLISHED)]
+    found += [effect for name in _hosts(7, host) for effect in _reused(name, HERE if name == host else PUBLISHED)]
     found += [effect for section in (3, 5) for effect in _reference(section)] + _reference_prefix()
     found += [effect for place in dict.fromkeys([*([host] if _known(host) else []), instance, instances]) for effect in _predicted(place, model, place == host)]
     named = {row["technique"] for row in found}
@@ -109,8 +110,7 @@ def _known(host: str) -> bool:
 
 def _measured(host: str, section: int, basis: str) -> list[dict]:
     """Effects of a host's newest cells, as `comparisons.compare` has them."""
-    stores = [store.Store(host, section, folder) for folder in dict.fromkeys([paths.RESULTS, paths.RESULTS_PUBLISHED])]
-    frame = next((known.newest() for known in stores if known.cell_files()), None)
+    frame = _newest(host, section)
     if frame is None:
         return []
     verdicts, rows = frame.groupby(["arm", "concurrency"])["certificate"].agg(set), []
@@ -128,6 +128,27 @@ def _measured(host: str, section: int, basis: str) -> list[dict]:
                     certificate = certificates.PASS if both <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
                     about = _labels(chosen[chosen["arm"] == row.arm])
                     rows.append(_effect(technique, row.arm, base, basis, host, metric, row.concurrency, row.ratio, row.low, row.high, row.differs, certificate, about))
+    return rows
+
+
+def _newest(host: str, section: int) -> pandas.DataFrame | None:
+    stores = [store.Store(host, section, folder) for folder in dict.fromkeys([paths.RESULTS, paths.RESULTS_PUBLISHED])]
+    return next((known.newest() for known in stores if known.cell_files()), None)
+
+
+def _reused(host: str, basis: str) -> list[dict]:
+    """Section 7's effects: TTFT behind a prefix that was found over the cold first one, the control's, and of prefixes that a tier gave back over computing them."""
+    frame, by_name = _newest(host, 7), {technique.name: technique for technique in TECHNIQUES}
+    if frame is None:
+        return []
+    found = [("prefix caching", row.arm, "its first request", 1 / row.gain) for row in prefixes.sequence(frame).itertuples() if row.arm in (prefixes.CACHED, prefixes.CONTROL)]
+    back = prefixes.by_source(frame).query("source == 'external'").dropna(subset=["against_recompute"])
+    found += [("KV offload", row.arm, "recomputing", 1 / row.against_recompute) for row in back.itertuples()]
+    rows = []
+    for technique, arm, against, ratio in found:
+        mine = frame[frame["arm"] == arm]
+        certificate = certificates.PASS if set(mine["certificate"]) <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
+        rows.append(_effect(by_name[technique], arm, against, basis, host, TTFT, 1, ratio, certificate=certificate, labels=_labels(mine)))
     return rows
 
 

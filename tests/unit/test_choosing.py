@@ -6,14 +6,20 @@ import re
 import pytest
 from test_advice import cell, measure
 
-from serving_study import advice, choosing, paths, reference, tables
+from serving_study import advice, choosing, paths, prefixes, reference, store, tables
 from serving_study.choosing import HERE, KV, NOTHING, PREDICTED, PUBLISHED, REFERENCE, THROUGHPUT, TPOT, TTFT
 
 
 @pytest.fixture(scope="module")
-def everything():
+def everything(tmp_path_factory):
+    """From section 3's published results alone, whatever else is published later."""
+    results = tmp_path_factory.mktemp("results")
+    for host in ("cpu", "h200x1"):
+        (results / host).mkdir()
+        (results / host / "section-3").symlink_to(paths.RESULTS_PUBLISHED / host / "section-3")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
+        patch.setattr(paths, "RESULTS", results)
+        patch.setattr(paths, "RESULTS_PUBLISHED", results)
         return choosing.effects("cpu")
 
 
@@ -102,6 +108,21 @@ def test_an_unchecked_cell_makes_its_effect_unknown(results):
     measure(results, cells)
     frame = choosing.effects("toy")
     assert set(frame.loc[frame["basis"] == HERE, "certificate"]) == {"unknown"}
+
+
+def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
+    monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
+    frame = choosing.effects("cpu")
+    mine = frame[(frame["basis"] == HERE) & frame["technique"].isin(["prefix caching", "KV offload"])].set_index("arm")
+    cells = store.Store("cpu", 7, paths.RESULTS_PUBLISHED).newest()
+    found = prefixes.sequence(cells).set_index("arm")
+    for arm in (prefixes.CACHED, prefixes.CONTROL):
+        assert mine.at[arm, "ratio"] == pytest.approx(found.at[arm, "warm_ms"] / found.at[arm, "cold_ms"]) and mine.at[arm, "certificate"] == "pass"
+    back = prefixes.by_source(cells).set_index(["arm", "source"])["ttft_ms"]
+    assert mine.at["files", "ratio"] == pytest.approx(back["files", "external"] / back["device-only", "recompute"])
+    assert set(mine["metric"]) == {TTFT} and set(mine.index) == {prefixes.CACHED, prefixes.CONTROL, "files"}
+    known = dict(zip(choosing.decisions(frame)["problem"], choosing.decisions(frame)["what is known"], strict=True))
+    assert "(this host, cpu)" in known["prompts are long and begin alike"] and "files" in known["memory is short and prefixes come back"]
 
 
 def test_the_decision_table_covers_the_reference_studys_problems(settled):
