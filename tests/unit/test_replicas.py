@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,6 +12,12 @@ sys.path.insert(0, str(environments.ENGINE_SIDE))
 import replicas  # noqa: E402
 
 EVENT = b"data: {}\n\n"
+
+
+def run_apart(coroutine):
+    """`asyncio.run` in a thread of its own: in this one the browser's tests may have left an event loop running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 class Upstream:
@@ -81,12 +88,12 @@ def test_connections_take_turns_and_a_stream_is_passed_on_as_it_comes():
         return await behind_one_port(upstreams, clients)
 
     upstreams = []
-    seen, said = asyncio.run(run())
+    seen, said = run_apart(run())
     assert seen == ["firstbody", "secondbody", "firstbody", "secondbody"] and said.endswith("firstbodydata: {}\n\ndata: [DONE]\n\n")
 
 
 def test_counters_are_those_of_all_and_add_up():
-    said = asyncio.run(behind_one_port_named("/metrics"))
+    said = run_apart(behind_one_port_named("/metrics"))
     snapshot = metrics.parse(said.partition("\r\n\r\n")[2])
     assert snapshot.by_label("made_total", "replica") == {"0": 5.0, "1": 6.0} and snapshot.total("made_total") == 11.0 and snapshot.total("plain") == 2.0
 
@@ -105,7 +112,7 @@ def test_health_is_that_of_all():
     async def run():
         return await behind_one_port([Upstream("first"), Upstream("second")], clients)
 
-    well, ill = asyncio.run(run())
+    well, ill = run_apart(run())
     assert well.startswith("HTTP/1.1 200 OK") and ill.startswith("HTTP/1.1 503 ")
 
 
