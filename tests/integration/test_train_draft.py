@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -96,10 +97,9 @@ def random_target(folder):
     return folder
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """The target, a cache of this module's own, and forty conversations in place of the book's."""
-    root = tmp_path_factory.mktemp("distillation")
+@contextmanager
+def apart(root):
+    """The target, a cache under `root`, and forty conversations in place of the book's."""
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefghijklm"), 4)) for _ in range(60)]
     conversations = [{"id": str(number), "conversations": [{"from": "human", "value": " ".join(rng.choice(words, 6))}, {"from": "gpt", "value": "yes"}]} for number in range(40)]
@@ -111,6 +111,12 @@ def place(tmp_path_factory):
         patch.setenv("SERVING_STUDY_PROGRESS", "/dev/null")
         patch.setenv("OMP_NUM_THREADS", "1")
         yield random_target(root / "target")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    with apart(tmp_path_factory.mktemp("distillation")) as target:
+        yield target
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from test_train_draft import TINY, random_target
+from test_train_draft import TINY, apart
 
-from serving_study import datasets, distillation, eagle, environments, hosts, models, paths, store
+from serving_study import distillation, eagle, environments, hosts, models, store
 from serving_study.errors import ModelError
 
 HEAD = eagle.Head(draft_vocabulary=28, states_minutes=10.0)  # of 33
@@ -98,19 +97,8 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """The target, a cache of this module's own, and forty conversations in place of the book's."""
-    root = tmp_path_factory.mktemp("eagle")
-    rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefghijklm"), 4)) for _ in range(60)]
-    conversations = [{"id": str(number), "conversations": [{"from": "human", "value": " ".join(rng.choice(words, 6))}, {"from": "gpt", "value": "yes"}]} for number in range(40)]
-    (root / "conversations.json").write_text(json.dumps(conversations))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "CACHE", root / "cache")
-        patch.setattr(datasets, "OWN", root / "conversations.json")
-        patch.setattr(hosts, "detect", lambda profile="auto": hosts.Host("cpu", "x", 2, 16.0, 12.0))
-        patch.setenv("SERVING_STUDY_PROGRESS", "/dev/null")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield random_target(root / "target")
+    with apart(tmp_path_factory.mktemp("eagle")) as target:
+        yield target
 
 
 def wanted(place, **given):

@@ -51,6 +51,11 @@ def evaluate(teacher, student, examples: list[dict], ks: list[int], device: str)
                 count, kept = rounds(follows, k)
                 counted[k] = (counted[k][0] + count, [a + b for a, b in zip(counted[k][1], kept, strict=True)])
     student.train(was_training)
+    return summary(sums, counted)
+
+
+def summary(sums: dict[tuple, list[float]], counted: dict[int, tuple[int, list[int]]]) -> dict:
+    """An evaluation as it is told and kept: `sums` has (total, places) by (warm, kind of prompt), `counted` (rounds, kept by position) by k."""
     mean = {key: total / places for key, (total, places) in sums.items()}
     by_k = {}
     for k, (count, kept) in counted.items():

@@ -196,6 +196,52 @@ def _save(beside: Path, content: dict) -> None:
         os.fsync(out.fileno())
 
 
+def until_spent(spec: dict, training: list[dict], model, optimizer, state: dict, learn, look, keep, note) -> None:
+    """Steps until the token or minute budget is spent, from where `state` stands.
+
+    `learn(batch, share)` leaves gradients in the model and returns the summed KL and the number of tokens; `look(share)` evaluates, which
+    does not count as time spent; `keep()` saves.
+    """
+    order, order_of = [], None
+    began, spent = time.monotonic(), state["elapsed_s"]
+    told, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]  # the first step is told at once
+    paused = 0.0
+    while True:
+        state["elapsed_s"] = spent + time.monotonic() - began - paused
+        share = min(1.0, max(state["tokens"] / spec["tokens"], state["elapsed_s"] / (60 * spec["minutes"])))
+        if share >= state["evaluations"] / spec["evaluations"] and share < 1:
+            pause = time.monotonic()
+            look(share)
+            paused += time.monotonic() - pause
+        if share >= 1:
+            break
+        if order_of != state["epoch"]:
+            order, order_of = batches(training, state["epoch"], spec), state["epoch"]
+        for group in optimizer.param_groups:
+            group["lr"] = rate(spec, share)
+        kl, count = learn([training[index] for index in order[state["batch"]]], share)
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        if not math.isfinite(norm):
+            raise Refusal("training diverged", value=f"step {state['step']}, gradient norm {norm}", allowed="a finite gradient", next="a smaller learning_rate, with fresh=True")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        state["step"] += 1
+        state["tokens"] += count
+        state["batch"] += 1
+        if state["batch"] == len(order):
+            state["epoch"], state["batch"] = state["epoch"] + 1, 0
+        sums = [sums[0] + kl, sums[1] + count, max(sums[2], norm)]
+        now = time.monotonic()
+        if now - told >= EVENT_S and sums[1]:
+            note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=round(share, 4), kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=rate(spec, share), tokens_per_s=round(sums[1] / (now - told)))
+            told, sums = now, [0.0, 0, 0.0]
+        if now - saved >= spec["checkpoint_s"]:
+            keep()
+            saved = time.monotonic()
+    if sums[1]:
+        note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=1.0, kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=0.0, tokens_per_s=None)
+
+
 def train(spec: dict, tokenizer, tell) -> None:
     """Train until the token or minute budget is spent; writes model.safetensors (bf16), held-out.json and training.json into `work`."""
     device = spec["device"]
@@ -231,45 +277,11 @@ def train(spec: dict, tokenizer, tell) -> None:
         checkpoint.save({"model": student.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "state": state})
         tell("checkpoint", step=state["step"], tokens=state["tokens"])
 
-    order, order_of = [], None
-    began, spent = time.monotonic(), state["elapsed_s"]
-    told, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]  # the first step is told at once
-    paused = 0.0
+    def learn(batch, share):
+        return step(teacher, student, batch, spec, variation_share(spec, share))
+
     student.train()
-    while True:
-        state["elapsed_s"] = spent + time.monotonic() - began - paused
-        share = min(1.0, max(state["tokens"] / spec["tokens"], state["elapsed_s"] / (60 * spec["minutes"])))
-        if share >= state["evaluations"] / spec["evaluations"] and share < 1:
-            pause = time.monotonic()
-            look(share)
-            paused += time.monotonic() - pause
-        if share >= 1:
-            break
-        if order_of != state["epoch"]:
-            order, order_of = batches(training, state["epoch"], spec), state["epoch"]
-        for group in optimizer.param_groups:
-            group["lr"] = rate(spec, share)
-        kl, count = step(teacher, student, [training[index] for index in order[state["batch"]]], spec, variation_share(spec, share))
-        norm = float(torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0))
-        if not math.isfinite(norm):
-            raise Refusal("training diverged", value=f"step {state['step']}, gradient norm {norm}", allowed="a finite gradient", next="a smaller learning_rate, with fresh=True")
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        state["step"] += 1
-        state["tokens"] += count
-        state["batch"] += 1
-        if state["batch"] == len(order):
-            state["epoch"], state["batch"] = state["epoch"] + 1, 0
-        sums = [sums[0] + kl, sums[1] + count, max(sums[2], norm)]
-        now = time.monotonic()
-        if now - told >= EVENT_S:
-            note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=round(share, 4), kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=rate(spec, share), tokens_per_s=round(sums[1] / (now - told)))
-            told, sums = now, [0.0, 0, 0.0]
-        if now - saved >= spec["checkpoint_s"]:
-            keep()
-            saved = time.monotonic()
-    if sums[1]:
-        note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=1.0, kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=0.0, tokens_per_s=None)
+    until_spent(spec, training, student, optimizer, state, learn, look, keep, note)
     # What is shipped is bf16, so bf16 is what the last look is at.
     shipped = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in student.state_dict().items()}
     student.load_state_dict({name: tensor.float() for name, tensor in shipped.items()})

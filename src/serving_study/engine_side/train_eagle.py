@@ -9,7 +9,6 @@ before it in its round were right, which is what a server counts; and a proposal
 """
 
 import json
-import math
 import os
 import sys
 import threading
@@ -22,11 +21,11 @@ import eagle_head
 import numpy as np
 import torch
 import train_draft
+from draft_quality import summary
 from draft_texts import Refusal
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 PART = 32  # answers whose states are written together
-EVENT_S = 1.0
 
 
 def load_target(spec: dict):
@@ -198,16 +197,7 @@ def evaluate(head, examples: list[dict], spec: dict) -> dict:
             entry = sums.setdefault((warm, kind), [0.0, 0])
             entry[0] += sum(per_token)
             entry[1] += len(per_token)
-    mean = {key: total / places for key, (total, places) in sums.items()}
-    return {
-        "acceptance": mean.get((True, "all")),
-        "agreement": mean.get((False, "all")),
-        "acceptance_by_source": {kind: mean[True, kind] for kind in ("own", "written") if (True, kind) in mean},
-        "agreement_by_source": {kind: mean[False, kind] for kind in ("own", "written") if (False, kind) in mean},
-        "positions": {"temperature 1": sums.get((True, "all"), [0, 0])[1], "temperature 0": sums.get((False, "all"), [0, 0])[1]},
-        "covered": covered[0] / max(1, covered[1]),
-        "rounds": {str(k): {"rounds": count, "by_position": [value / count for value in kept], "acceptance_rate": sum(kept) / (k * count), "tokens_a_round": 1 + sum(kept) / count} for k, (count, kept) in counted.items() if count},
-    }
+    return {"covered": covered[0] / max(1, covered[1])} | summary(sums, counted)
 
 
 def teach(target, vocabulary: torch.Tensor, spec: dict) -> None:
@@ -255,40 +245,11 @@ def train(spec: dict, tokenizer, tell) -> None:
         note("held_out", step=state["step"], tokens=state["tokens"], share=round(share, 4), **evaluate(head, apart, spec))
         state["evaluations"] += 1
 
-    order, order_of = [], None
-    began, spent, paused = time.monotonic(), state["elapsed_s"], 0.0
-    told, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]
-    while True:
-        state["elapsed_s"] = spent + time.monotonic() - began - paused
-        share = min(1.0, max(state["tokens"] / spec["tokens"], state["elapsed_s"] / (60 * spec["minutes"])))
-        if share >= state["evaluations"] / spec["evaluations"] and share < 1:
-            pause = time.monotonic()
-            look(share)
-            paused += time.monotonic() - pause
-        if share >= 1:
-            break
-        if order_of != state["epoch"]:
-            order, order_of = train_draft.batches(training, state["epoch"], spec), state["epoch"]
-        for group in optimizer.param_groups:
-            group["lr"] = train_draft.rate(spec, share)
-        kl, count = step(head, [training[index] for index in order[state["batch"]]], spec)
-        norm = float(torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0))
-        if not math.isfinite(norm):
-            raise Refusal("training diverged", value=f"step {state['step']}, gradient norm {norm}", allowed="a finite gradient", next="a smaller learning_rate, with fresh=True")
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        state["step"], state["tokens"], state["batch"] = state["step"] + 1, state["tokens"] + count, state["batch"] + 1
-        if state["batch"] == len(order):
-            state["epoch"], state["batch"] = state["epoch"] + 1, 0
-        sums = [sums[0] + kl, sums[1] + count, max(sums[2], norm)]
-        now = time.monotonic()
-        if now - told >= EVENT_S and sums[1]:
-            note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=round(share, 4), kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=train_draft.rate(spec, share), tokens_per_s=round(sums[1] / (now - told)))
-            told, sums = now, [0.0, 0, 0.0]
-        if now - saved >= spec["checkpoint_s"]:
-            checkpoint.save({"model": head.state_dict(), "optimizer": optimizer.state_dict(), "state": state})
-            tell("checkpoint", step=state["step"], tokens=state["tokens"])
-            saved = time.monotonic()
+    def keep():
+        checkpoint.save({"model": head.state_dict(), "optimizer": optimizer.state_dict(), "state": state})
+        tell("checkpoint", step=state["step"], tokens=state["tokens"])
+
+    train_draft.until_spent(spec, training, head, optimizer, state, lambda batch, share: step(head, batch, spec), look, keep, note)
     shipped = eagle_head.tensors(head, vocabulary, spec["vocabulary"], torch.bfloat16)
     head.load_state_dict({name: tensor.float() for name, tensor in shipped.items() if name not in ("d2t", "t2d")})
     look(1.0)
