@@ -183,7 +183,8 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
         at = np.array([names.index(pair) for pair in zip(mine["technique"], mine["arm"], strict=True)]) + 0.12 * ((len(bases) - 1) / 2 - place)
         errors = np.nan_to_num(np.array([mine["ratio"] - mine["low"], mine["high"] - mine["ratio"]], dtype=float))
         look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
-        axis.errorbar(mine["ratio"], at, xerr=errors, linestyle="none", markersize=5, capsize=2, color=PALETTE[1 + place], label=f"{basis}, {host}", **look)
+        about = dict.fromkeys(label for labels in mine["labels"].dropna() for label in labels.split(", ") if label)
+        axis.errorbar(mine["ratio"], at, xerr=errors, linestyle="none", markersize=5, capsize=2, color=PALETTE[1 + place], label=f"{basis}, {host}" + (f" ({', '.join(about)})" if about else ""), **look)
     axis.axvline(1, color="black", linewidth=0.9)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}×")

@@ -6,7 +6,7 @@ import re
 import pytest
 from test_advice import cell, measure
 
-from serving_study import advice, choosing, paths, prefixes, reference, store, tables
+from serving_study import advice, choosing, paths, plots, prefixes, reference, store, tables
 from serving_study.choosing import HERE, KV, NOTHING, PREDICTED, PUBLISHED, REFERENCE, THROUGHPUT, TPOT, TTFT
 
 
@@ -145,6 +145,13 @@ def test_the_tables_say_what_a_figure_is_of(settled):
     assert "badge-pass" in shown and about in shown and "nan" not in shown.lower()
     assert len(matrix[matrix["basis"] == NOTHING]) == 2
     assert "<br>" in tables.decisions(choosing.decisions(settled), about).to_html()
+
+
+def test_the_plot_says_what_random_weights_and_prescribed_acceptance_are_in(everything):
+    figure = plots.effects(everything, THROUGHPUT)
+    said = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {"this host, cpu", "published, h200x1 (random weights, prescribed acceptance)", "reference study, l4x1"} <= said
+    plots.plt.close(figure)
 
 
 def test_a_dash_stands_for_a_figure_that_the_reference_study_does_not_have(settled):
