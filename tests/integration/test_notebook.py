@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fake_study import TIMED
 
 from serving_study import paths, store
 
 TINY = "{arms: [baseline, ngram-k3], concurrencies: [1, 2], prompts: [2, 2], output_tokens: 8, ngram_window: [1, 4]}"
-TIMED = {"client", "steady window", "clocks"}
 
 
 @pytest.fixture

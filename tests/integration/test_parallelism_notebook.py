@@ -4,7 +4,8 @@ import json
 import subprocess
 
 import pytest
-from test_notebook import TIMED, checkout, command  # noqa: F401
+from fake_study import TIMED
+from test_notebook import checkout, command  # noqa: F401
 
 from serving_study import store
 

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from fake_study import TIMED
 
 from serving_study import environments, loads, models, prefixes, servers, store, sweeps
 from serving_study.errors import LoadError
 from serving_study.prompts import SharedPrefix, WorkingSet
-
-TIMED = {"client", "steady window", "clocks"}
 
 
 @pytest.fixture
