@@ -15,11 +15,15 @@ quantized weights are refused rather than guessed; latent attention (MLA) is cou
 import json
 import math
 import os
+import re
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import paths
 from .errors import ModelError, near
-from .models import SHAPES, TRUNCATED
+from .models import SHAPES
 
 MIB, GIB = 2**20, 2**30
 VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
@@ -28,6 +32,7 @@ KINDS = {"full_attention": "full", "sliding_attention": "sliding", "linear_atten
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3")
 FAMILIES = (*PLAIN, *HYBRID)
+FIRST_LAYERS = re.compile(r"(.+)-first-(\d+)-layers")
 
 
 @dataclass(frozen=True)
@@ -255,24 +260,30 @@ def allocated_bytes(size: int) -> int:
 
 
 def load(source: str | Path) -> Shape:
-    """The shape at a path or folder, of a name that ships with the book (cut or whole), or of a hub id that ships or lies in the hub's cache.
+    """The shape at a path or folder, of a name that ships with the book (cut or whole), or of a hub id: one that ships, lies in the hub's cache, or is fetched.
 
     Raises ModelError for anything else and for a family that is not known.
     """
-    if cut := TRUNCATED.fullmatch(str(source)):
-        return of_config(load(cut[1]).config | {"num_hidden_layers": int(cut[2])}, name=str(source))
+    if cut := FIRST_LAYERS.fullmatch(str(source)):
+        return of_config(first_layers(load(cut[1]).config, int(cut[2])), name=str(source))
     path = Path(source).expanduser()
     places = (path, path / "config.json", SHAPES / str(source).rsplit("/", 1)[-1].lower() / "config.json", _cached(str(source)))
-    found = next((file for file in places if file and file.is_file()), None)
+    found = next((file for file in places if file and file.is_file()), None) or _fetched(str(source))
     if found is None:
-        known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir()))
-        allowed = f"a path, a hub id in the cache, or one of {known}"
+        known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir() if folder.is_dir()))
+        allowed = f"a path, a hub id, or one of {known}"
         raise ModelError("no config.json for this model", value=source, allowed=allowed, next=near(str(source).rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()]) or f"hf download {source} config.json")
     try:
         config = json.loads(found.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelError("not a config.json", value=f"{found}: {error}", allowed="one JSON object") from None
     return of_config(config, name=str(source) if found.parent != path else path.name)
+
+
+def first_layers(config: dict, layers: int) -> dict:
+    """The `config.json` of the model's first so many layers, all else as it is."""
+    kinds = {"layer_types": config["layer_types"][:layers]} if config.get("layer_types") else {}
+    return config | {"num_hidden_layers": layers} | kinds
 
 
 def of_config(config: dict, *, name: str = "model") -> Shape:
@@ -303,6 +314,30 @@ def _kinds(config: dict) -> list[str]:
 
 def _gated(hidden: int, width: int, experts: int = 1) -> list[Tensor]:
     return [Tensor("gate and up", 2 * width * hidden * experts), Tensor("down", width * hidden * experts)]
+
+
+def _fetched(name: str) -> Path | None:
+    """The config.json of a hub id, asked for once and kept; None for what is no hub id, or with HF_HUB_OFFLINE set. Raises ModelError where the hub does not give it."""
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return None
+    kept = paths.CACHE / "shapes" / name.replace("/", "--").lower() / "config.json"
+    if kept.is_file():
+        return kept
+    from huggingface_hub import get_token, hf_hub_url
+
+    token = get_token()
+    said = {"value": name, "allowed": "a path, a public model of the hub or one that your token may read, or a shape of data/models/shapes"}
+    likely = near(name.rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()])
+    try:  # not hf_hub_download, which asks for half a minute where there is no network
+        with urllib.request.urlopen(urllib.request.Request(hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT")), headers={"Authorization": f"Bearer {token}"} if token else {}), timeout=5) as answer:
+            content = answer.read()
+    except urllib.error.HTTPError as error:
+        raise ModelError("the hub does not give this model's config.json", **said | {"value": f"{name} ({error.code} {error.reason})"}, next=likely or "hf auth login, where the model is gated") from None
+    except OSError as error:
+        raise ModelError("no config.json for this model here, and the hub does not answer", **said | {"value": f"{name} ({getattr(error, 'reason', error)})"}, next=likely or "check the network (HF_ENDPOINT), or give a path") from None
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.with_suffix(".part").write_bytes(content)
+    return kept.with_suffix(".part").replace(kept)
 
 
 def _cached(name: str) -> Path | None:

@@ -1,7 +1,9 @@
 """Model arithmetic against published parameter counts, logged weights and the reference study's KV table."""
 
+import http.server
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -226,8 +228,40 @@ def test_load_takes_paths_folders_names_and_the_hub_cache(tmp_path, monkeypatch)
     (snapshot / "config.json").write_text((folder / "config.json").read_text())
     assert shapes.load("someone/else").parameters == 7_615_616_512
     assert shapes.load("smollm2-135m-instruct-first-4-layers").layers == 4
-    with pytest.raises(ModelError, match="no config.json for this model: no/such\n  allowed: a path.*meta-llama-3-70b"):
-        shapes.load("no/such")
+    with pytest.raises(ModelError, match="no config.json for this model: no-such\n  allowed: a path.*meta-llama-3-70b"):
+        shapes.load("no-such")
+
+
+def test_a_hub_id_is_asked_for_once(cache, tmp_path, monkeypatch):
+    """A hub of this test's own: one model that it gives, one that it does not, and then no hub at all."""
+    content, asked = (models.SHAPES / "qwen2.5-7b-instruct" / "config.json").read_bytes(), []
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200 if "/given/" in self.path else 401)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, args=(0.05,), daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        assert [shapes.load("given/Model-7B").parameters for _ in range(2)] == [7_615_616_512] * 2
+        assert asked == ["/given/Model-7B/resolve/main/config.json"]
+        with pytest.raises(ModelError, match="does not give this model's config.json: gated/Qwen3-8C .401.*\n.*\n.*did you mean qwen3-8b"):
+            shapes.load("gated/Qwen3-8C")
+        hub.shutdown()
+    with pytest.raises(ModelError, match="the hub does not answer: other/Model .*refused"):
+        shapes.load("other/Model")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="no config.json for this model: other/Model\n  allowed: a path, a hub id"):
+        shapes.load("other/Model")
+    assert len(asked) == 2 and not list((cache / "shapes").rglob("*.part"))
 
 
 @pytest.mark.parametrize(
