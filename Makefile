@@ -4,7 +4,7 @@ STUDY := .venv/harness/bin/serving-study
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run plan doctor compare predict advise book test bench lint clean
+.PHONY: help setup run plan doctor compare predict advise price book test bench lint clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -38,6 +38,9 @@ predict: setup  ## say what arithmetic expects on a host: make predict HOST=g6.x
 
 advise: setup  ## rank the measured arms that meet targets: make advise SLO='ttft_p99_ms=500 tpot_p50_ms=40'
 	@$(STUDY) advise $(foreach slo,$(SLO),--slo $(slo)) $(if $(HOST),--host $(HOST)) $(if $(SECTION),--section $(SECTION)) $(ARGS)
+
+price: setup  ## say what instances cost an hour, by AWS or by the table that ships: make price HOST=g6.xlarge, or make price
+	@$(STUDY) price $(HOST) $(ARGS)
 
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book

@@ -1,4 +1,4 @@
-"""The command line: `serving-study run | doctor | predict | advise | compare | certify | book | sections`.
+"""The command line: `serving-study run | doctor | predict | advise | price | compare | certify | book | sections`.
 
     serving-study run 3 --dry-run
     serving-study run 3 -p repeats 2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Run a section's notebook on this machine, publish it, and build the book."""
     from . import book as books
-    from . import sections, store, sweeps
+    from . import sections, starts, store, sweeps
 
     chosen = sections.get(sections.address(section))
     given = _given(parameter, yaml) | ({"fresh": True} if fresh else {})
@@ -59,13 +59,12 @@ def run(
             print(f"section {chosen.number} starts no server: its notebook takes {chosen.takes}")
             return
         plan = sections.plan(chosen.number, dry=True, **values)
-        sweeps.table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))
+        (sweeps if plan.loads else starts).table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))
         return
     if chosen.measures:
         plan = sections.plan(chosen.number, **values)
         known = store.Store(plan.host.profile, plan.section)
-        sweeps.table_of_plan(plan, known, values.get("fresh", False))
-        if any(plan.pending(known, values.get("fresh", False)).values()):
+        if (sweeps if plan.loads else starts).table_of_plan(plan, known, values.get("fresh", False)):
             _examine(plan)
     executed = _execute(chosen, given)
     chapter = books.publish(executed, chosen.name)
@@ -118,12 +117,13 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
 ) -> None:
     """Say which figures of A reproduce those of B. Exit status: 0 nothing differs, 1 something does, 3 nothing is comparable."""
-    from . import reference
+    from . import reference, splits
 
     number, tolerance = _number(section), reference.TOLERANCE if tolerance is None else tolerance
     if not 0 <= tolerance < 1:
         raise ParameterError("--tolerance cannot be used", value=tolerance, allowed="from 0 to below 1, a relative difference")
-    table = reference.verdicts(reference.study(a, number), reference.study(b, number), tolerance=tolerance)
+    verdicts = splits.verdicts if number == splits.SECTION else reference.verdicts
+    table = verdicts(reference.study(a, number), reference.study(b, number), tolerance=tolerance)
     counts = {verdict: int((table["verdict"] == verdict).sum()) for verdict in (reference.REPRODUCES, reference.DIFFERS, reference.NOT_COMPARABLE)}
     if as_json:
         print(json.dumps({"a": a, "b": b, "section": number, "tolerance": tolerance, "counts": counts, "verdicts": json.loads(table.to_json(orient="records"))}, indent=1))
@@ -193,6 +193,37 @@ def advise(
         print("\n\n".join("\n".join(advice.lines(one)) for one in found))
         print("\n".join(advice.across(found)))
     raise typer.Exit(0 if any(one.found for one in found) else 1 if any(one.basis == "measured" for one in found) else 3)
+
+
+@app.command()
+def price(
+    instance: Annotated[list[str], typer.Argument(metavar="INSTANCE", help="instance types (g6.xlarge) or host profiles (l4x1); all of the table when not given", show_default=False)] = [],  # noqa: B006
+    region: Region = "us-east-1",
+    offline: Annotated[bool, typer.Option("--offline", help="do not ask AWS: the newest price fetched earlier, or of the table that ships")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+) -> None:
+    """Say what instances cost an hour in a region, by the AWS Price List where it can be asked, else by the newest price known here.
+
+    On demand, Linux, shared tenancy, in US dollars. Exit status: 0 priced, 2 an instance that was named does not exist or has no known price.
+    """
+    from . import prices
+
+    found, unreachable = prices.offers(instance, region, ask=not offline)
+    if offline or unreachable:
+        dates = sorted({offer.price.date for offer in found if offer.price})
+        kept = f"what is known here, of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else "nothing is known here"
+        print(f"the AWS Price List was not asked (--offline): {kept}" if offline else f"the AWS Price List could not be asked ({unreachable}): {kept}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"region": region, "asked": not offline, "unreachable": unreachable, "prices": [offer.as_dict() for offer in found]}, indent=1))
+        return
+    cells = [("instance", "GPUs", "GiB each", "USD an hour", "USD a GPU-hour", "region", "date", "source")]
+    for offer in found:
+        gpus = (f"{offer.gpus} {offer.gpu}", f"{offer.memory_gib:.1f}") if offer.gpu else ("–", "–")
+        cost = (f"{offer.price.usd_per_hour:.4f}", f"{offer.usd_per_gpu_hour:.4f}" if offer.gpu else "–", region, offer.price.date, offer.price.source) if offer.price else ("–", "–", region, "–", offer.why)
+        cells.append((offer.instance, *gpus, *cost))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        print("  ".join(f"{cell:>{width}}" if place in (2, 3, 4) else f"{cell:<{width}}" for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
 
 
 def _price(host: str, usd_per_hour: float | None, fetch: bool, region: str) -> "prices.Price | None":

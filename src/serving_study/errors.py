@@ -85,5 +85,13 @@ class PriceError(StudyError):
     """A price that nobody gave, that could not be fetched, or that is not one."""
 
 
+class PriceListError(PriceError):
+    """The AWS Price List could not be asked: no credentials, no permission, no network. `why` is that in a few words."""
+
+    def __init__(self, what: str, *, why: str, **about):
+        self.why = why
+        super().__init__(what, **about)
+
+
 class Unsupported(StudyError):
     """An arm that cannot exist on this host or with this model; recorded as `unsupported`, never as failed."""

@@ -9,7 +9,7 @@ import pandas
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from . import certificates, plots, reference, store, tables
+from . import certificates, costs, plots, prices, reference, store, tables
 from .prefixes import (
     CACHED,
     CONTROL,
@@ -18,6 +18,7 @@ from .prefixes import (
     SOURCES,
     by_source,
     gains,
+    moved,
     published,
     quantised,
     requests,
@@ -98,6 +99,29 @@ def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: floa
     return tables.style(shown, f"{arm} against {CONTROL}: requests a second, and median TTFT ({tables.labels(frame)})", formats)
 
 
+USD = {"usd_per_hour": "USD an hour", "usd_per_gpu_hour": "USD a GPU-hour", "usd_thousand": "USD a thousand requests", "usd_million": "USD a million tokens", "usd_million_output": "USD a million output tokens", "usd_million_prompt": "USD a million prompt tokens"}
+
+
+def costs_table(frames: dict[str, pandas.DataFrame], paid: dict) -> Styler:
+    """What the loads under concurrency cost, host by host (`costs.of_cells`), of the hosts with a price."""
+    table = pandas.concat([costs.of_cells(frame, paid[host]) for host, frame in frames.items()], ignore_index=True)
+    shown = table.rename(columns=USD | {"prefix_tokens": "prefix (tokens)", "hit_rate": "hit rate", "requests_s": "requests a second", "against": "against no cache"})
+    formats = {"prefix (tokens)": "{:,.0f}", "share": "{:.0%}", "hit rate": "{:.1%}", "requests a second": "{:,.2f}", "against no cache": "{:.2f}×", **dict.fromkeys(USD.values(), "{:,.4g}")}
+    return tables.style(shown, f"What requests cost, from the rates measured{'' if len(table) else ' (no price is known)'}", formats)
+
+
+def instance_costs_table() -> Styler:
+    """What tokens and requests cost instance by instance, from the rates of sections 3 and 5 (`costs.measured`)."""
+    shown = costs.measured().rename(columns=USD | {"tokens_s": "tokens a second"})
+    return tables.style(shown, "Instance by instance, at the concurrency with the highest rate", {"tokens a second": "{:,.0f}", **dict.fromkeys(USD.values(), "{:,.4g}")})
+
+
+def instances_table() -> Styler:
+    """Every instance type with its price, and what fits (`costs.instances`)."""
+    shown = costs.instances().rename(columns=USD | {"gpu": "GPU", "gpus": "GPUs", "memory_gib": "GiB each"} | {short: f"8K requests of {short}" for short in costs.SERVED})
+    return tables.style(shown, f"Instance types by the hour ({prices.REGION}, Linux, on demand), and the requests that fit at once (predicted)", {"GiB each": "{:.1f}", "USD an hour": "{:,.4f}", "USD a GPU-hour": "{:,.4f}", **{f"8K requests of {short}": "{:,.1f}" for short in costs.SERVED}})
+
+
 def quantised_table(frame: pandas.DataFrame, starts: pandas.DataFrame) -> Styler:
     return tables.style(quantised(frame, starts), f"A KV cache of 8-bit numbers beside the model's own ({tables.labels(frame)})", {"own": "{:,.2f}", "fp8": "{:,.2f}", "ratio": "{:.2f}×"})
 
@@ -107,6 +131,12 @@ def tiers_table(frame: pandas.DataFrame) -> Styler:
     shown = tiers(frame).rename(columns={"times": "working set", "capacity_tokens": "cache (tokens)", "working_set_tokens": "in blocks (tokens)", "median_ttft_ms": "median TTFT (ms)"})
     formats = {"working set": "{:g}×", "prefixes": "{:.0f}", "cache (tokens)": "{:,.0f}", "in blocks (tokens)": "{:,.0f}", **dict.fromkeys(SOURCES, "{:.0%}"), "median TTFT (ms)": "{:,.1f}"}
     return tables.style(shown, f"Working sets in the device's cache and below it: where prompt tokens came from ({tables.labels(frame)})", formats)
+
+
+def moved_table(frame: pandas.DataFrame, plan) -> Styler:
+    """Bytes into and out of each tier, and what they were counted by."""
+    shown = moved(frame, plan).replace({"tier": {"": tables.DASH}}).rename(columns={"times": "working set", "in_mib": "in (MiB)", "out_mib": "out (MiB)"})
+    return tables.style(shown, f"What went below the device and came back ({tables.labels(frame)})", {"working set": "{:g}×", "in (MiB)": "{:,.1f}", "out (MiB)": "{:,.1f}"})
 
 
 def by_source_table(frame: pandas.DataFrame) -> Styler:
@@ -161,9 +191,13 @@ def tiers_figure(frame: pandas.DataFrame) -> Figure:
     table = tiers(frame)
     table = table[table["round"] == table["round"].max()]
     arms = list(dict.fromkeys(table["arm"]))
-    figure, axes = plt.subplots(1, max(1, len(arms)), figsize=(1.2 + 2.7 * max(1, len(arms)), 3.3), squeeze=False, sharey=True, layout="constrained")
+    across = min(4, max(1, len(arms)))
+    down = -(-max(1, len(arms)) // across)
+    figure, axes = plt.subplots(down, across, figsize=(1.2 + 2.7 * across, 0.5 + 2.8 * down), squeeze=False, sharey=True, layout="constrained")
+    for axis in axes.flat[len(arms) :]:
+        axis.set_visible(False)
     most = table["median_ttft_ms"].max() if len(table) else 1.0
-    for axis, arm in zip(axes[0], arms, strict=False):
+    for place, (axis, arm) in enumerate(zip(axes.flat, arms, strict=False)):
         mine = table[table["arm"] == arm].sort_values("times")
         places, bottom = np.arange(len(mine)), np.zeros(len(mine))
         for source in SOURCES:
@@ -174,14 +208,15 @@ def tiers_figure(frame: pandas.DataFrame) -> Figure:
         right.set_ylim(0, 1.1 * most)
         right.grid(False)
         right.spines["right"].set_visible(True)
-        if arm == arms[-1]:
+        if arm == arms[-1] or place % across == across - 1:
             right.set_ylabel("median TTFT (ms)")
         else:
             right.set_yticklabels([])
         axis.set_xticks(places, [f"{times:g}×" for times in mine["times"]])
         axis.set_title(arm, fontsize=9)
         axis.grid(False)
-    axes[0][0].set_ylabel("share of prompt tokens")
+    for row in axes:
+        row[0].set_ylabel("share of prompt tokens")
     figure.supxlabel("working set, in multiples of the cache", fontsize=9)
     if arms:
         figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=7.5, ncols=3, loc="outside upper left")

@@ -9,7 +9,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from serving_study import cli, paths, sections, store
+from serving_study import ceilings, cli, paths, prices, sections, store
+from serving_study.errors import PriceListError
 
 RUN = CliRunner()
 
@@ -91,8 +92,37 @@ def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
     (("--host", "g6.xlarge", "--price", "-1"), "--price cannot be used: -1.0"),
     (("--host", "h200x1", "--fetch-price"), "no instance type for this host, so no price to fetch: h200x1"),
 ])  # fmt: skip
-def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said):
+def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert re.search(said, str(call("predict", *words).exception))
+
+
+def test_prices_offline_are_a_table_with_dates(cache):
+    shown = call("price", "--offline")
+    rows = [re.split(r"  +", line) for line in shown.stdout.splitlines()]
+    assert shown.exit_code == 0 and rows[0] == ["instance", "GPUs", "GiB each", "USD an hour", "USD a GPU-hour", "region", "date", "source"]
+    assert [row[0] for row in rows[1:]] == list(ceilings.instances()) and ["p4d.24xlarge", "8 a100-40", "39.5", "21.9576", "2.7447", "us-east-1", "2026-09-24"] in [row[:7] for row in rows]
+    assert shown.stderr == "the AWS Price List was not asked (--offline): what is known here, of 2026-08-26 to 2026-09-24\n"
+    nowhere = call("price", "--offline", "--region", "eu-west-1")
+    assert nowhere.exit_code == 0 and nowhere.stderr.endswith(": nothing is known here\n") and nowhere.stdout.count("no price is known without AWS") == len(ceilings.instances())
+
+
+def test_prices_for_programs_keep_their_keys(cache):
+    [found] = (told := json.loads(call("price", "l4x1", "--region", "us-west-2", "--offline", "--json").stdout))["prices"]
+    assert {name: told[name] for name in told if name != "prices"} == {"region": "us-west-2", "asked": False, "unreachable": None}
+    assert {name: found[name] for name in found if name != "source"} == {"instance": "g6.xlarge", "gpu": "l4", "gpus": 1, "memory_gib": 22.04, "usd_per_hour": 0.8048, "usd_per_gpu_hour": 0.8048, "region": "us-west-2", "date": "2026-09-10", "why": None}
+
+
+def test_where_aws_cannot_be_asked_the_reason_and_the_date_are_told(cache, monkeypatch):
+    def refused(instance, region):
+        raise PriceListError("the AWS Price List refused", why="it refused (Throttling: slow down)")
+
+    monkeypatch.setattr(prices, "_ask", refused)
+    shown = call("price", "g6.xlarge", "--json")
+    assert shown.exit_code == 0 and json.loads(shown.stdout)["unreachable"] == "it refused (Throttling: slow down)"
+    assert shown.stderr == "the AWS Price List could not be asked (it refused (Throttling: slow down)): what is known here, of 2026-09-24\n"
+    assert "no price is known without AWS (it refused (Throttling: slow down)): g6.xlarge in eu-west-1" in str(call("price", "g6.xlarge", "--region", "eu-west-1").exception)
+    assert "p4d comes in one size" in str(call("price", "p4d.xlarge").exception)
 
 
 def test_the_verbs_of_the_readme_exist():
@@ -105,12 +135,12 @@ def test_every_flag_of_the_readme_and_the_book_exists():
     seen = set()
     for page in (paths.ROOT / "README.md", paths.BOOK / "intro.md"):
         for line in page.read_text().splitlines():
-            verb = re.search(r"(?:make|serving-study) (run|plan|doctor|predict|advise|compare)\b", line)
+            verb = re.search(r"(?:make|serving-study) (run|plan|doctor|predict|advise|price|compare)\b", line)
             for flag in re.findall(r"(?:ARGS=|run \d )['\"]?(--?[a-z-]+)", line):
                 name = {"plan": "run"}.get(verb[1], verb[1]) if verb else "doctor"
                 assert flag in call(name, "--help").output, (page.name, line)
                 seen.add((name, flag))
-    assert {("run", "-p"), ("run", "--fresh"), ("doctor", "--json"), ("predict", "--price")} <= seen
+    assert {("run", "-p"), ("run", "--fresh"), ("doctor", "--json"), ("predict", "--price"), ("price", "--region"), ("price", "--json")} <= seen
 
 
 def test_make_alone_prints_help_and_a_missing_section_lists_them():
