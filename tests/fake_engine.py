@@ -209,6 +209,10 @@ def handler(state: State):
             self._send(404, b"{}")
 
         def do_POST(self):
+            if self.path == "/reset_prefix_cache":
+                with state.lock:
+                    state.device.clear()
+                return self._send(200, b'{"success": true}')
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path != "/v1/completions":
                 return self._send(404, b'{"error": {"message": "not found"}}')

@@ -14,7 +14,7 @@ from pathlib import Path
 import fake_engine
 
 from serving_study import certificates, datasets, engines, loads, prompts, servers, store, sweeps
-from serving_study.arms import Arm
+from serving_study.arms import Arm, Sidecar
 from serving_study.engines import vllm
 from serving_study.environments import Environment
 from serving_study.hosts import Host
@@ -24,6 +24,7 @@ from serving_study.models import Model
 HERE = Path(__file__).parent
 SERVER = HERE / "fake_engine.py"
 SIDE = HERE / "fake_side"
+SIDECAR = HERE / "fake_sidecar.py"
 HOST = Host("cpu", "Fake CPU", 2, 8.0, 8.0)
 TIMED = {"client", "steady window", "clocks", "TTFT"}  # checks of a real load that a busy machine may fail: tests ask nothing of them
 
@@ -39,7 +40,8 @@ class FakeEngine:
         for name, value in arm.options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         words += ["--k", str(arm.k)] if arm.k else []
-        return words if arm.replicas == 1 else vllm.taking_turns(arm, python, port, words)
+        words = words if arm.replicas == 1 else vllm.taking_turns(arm, python, port, words)
+        return vllm.beside(arm, python, words, [str(python), str(SIDECAR), "--port", "{message_port}", "--http-port", "{http_port}"]) if arm.sidecar else words
 
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
@@ -52,6 +54,9 @@ class FakeEngine:
 
     def ineffective(self, arm, log):
         return vllm.ineffective(arm, log)
+
+    def sidecar(self, log):
+        return vllm.sidecar(log)
 
     def cause(self, log):
         return vllm.cause(log)
@@ -74,11 +79,11 @@ def tokenizer(folder: Path) -> None:
     made.save(str(folder / "tokenizer.json"))
 
 
-def arm(folder: Path, name: str, *, k: int = 0, fault: str | None = None, replicas: int = 1, **options) -> Arm:
-    """An arm of the fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are processes."""
+def arm(folder: Path, name: str, *, k: int = 0, fault: str | None = None, replicas: int = 1, sidecar: dict | None = None, **options) -> Arm:
+    """An arm of the fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are processes, `sidecar` are fake_sidecar.py's options."""
     options = {key: value for key, value in ({"fault": fault} | options).items() if value is not None}
     speculative = {"method": "draft_model", "num_speculative_tokens": k} if k else None
-    return Arm(name, model(folder), engine="fake", options=options, speculative=speculative, environment={"VLLM_CPU_KVCACHE_SPACE": 0}, gpus=0, replicas=replicas, technique="draft" if k else "parallel" if "tensor_parallel_size" in options else "none", acceptance="measured" if k else None)
+    return Arm(name, model(folder), engine="fake", options=options, speculative=speculative, environment={"VLLM_CPU_KVCACHE_SPACE": 0}, gpus=0, replicas=replicas, sidecar=Sidecar("lmcache", sidecar) if sidecar is not None else None, technique="draft" if k else "parallel" if "tensor_parallel_size" in options else "none", acceptance="measured" if k else None)
 
 
 def plan(arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0) -> sweeps.Plan:

@@ -13,13 +13,29 @@ from .models import Model, check_draft
 
 
 @dataclass(frozen=True)
+class Sidecar:
+    """A server that an engine's own needs beside it, up before it and ended with it.
+
+    `kind` says which (`lmcache`), `options` are its flags by name without dashes, `version` is its distribution's, `memory_gib` about what it takes.
+    """
+
+    kind: str
+    options: dict
+    version: str | None = None
+    memory_gib: float = 0.0
+
+    def identity(self) -> dict:
+        return {"kind": self.kind, "version": self.version, "options": self.options}
+
+
+@dataclass(frozen=True)
 class Arm:
     """One server configuration.
 
     `options` are the engine's flags by name without dashes (`max_model_len`), a value of True being a bare flag; `speculative`
     is vLLM's `--speculative-config`. `technique` is what the certificate expects to see happening (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`),
     `replicas` how many servers of the same options take turns behind one port, `acceptance` says how drafts are accepted: `measured`, `prescribed`, or None without speculation. With `scratch` its
-    server runs in an empty folder that goes when it ends, for what it writes to disk. `unsupported` holds the reason why the arm cannot exist here.
+    server runs in an empty folder that goes when it ends, for what it writes to disk; `sidecar` is a server that it needs beside it. `unsupported` holds the reason why the arm cannot exist here.
     """
 
     name: str
@@ -32,6 +48,7 @@ class Arm:
     gpus: int = 1
     replicas: int = 1
     scratch: bool = False
+    sidecar: Sidecar | None = None
     technique: str = "none"
     acceptance: str | None = None
     repeat_of: str | None = None
@@ -73,7 +90,7 @@ class Arm:
             "speculative": speculative,
             "environment": self.environment,
             "gpus": self.gpus,
-        } | ({"replicas": self.replicas} if self.replicas > 1 else {})
+        } | ({"replicas": self.replicas} if self.replicas > 1 else {}) | ({"sidecar": self.sidecar.identity()} if self.sidecar else {})
 
 
 def again(arm: Arm) -> Arm:

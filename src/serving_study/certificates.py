@@ -190,6 +190,10 @@ def _reuse(cell) -> Check:
     needed, capacity = about.get("working_set_tokens"), about["capacity_tokens"]
     evidence = f"{hits:.0f} device and {external:.0f} external hits, {expected} tokens repeated in blocks of {about['block_tokens']}"
     evidence += f"; working set of {needed} tokens, capacity of {capacity}" if needed else ""
+    moved = cell.get("moved") or {}
+    evidence += "".join(f"; {tier}: {' and '.join(f'{_mib(found[way])} {word}' for way, word in (('in_bytes', 'in'), ('out_bytes', 'out')))}" for tier, found in moved.get("tiers", {}).items())
+    if external and moved.get("out_bytes") == 0:
+        return Check("mechanism", FAIL, f"{evidence}: hits were counted and nothing came back")
     read, asked = counters.get(vllm.PROMPT_TOKENS), about["prompt_tokens"] * cell["asked"]["prompts"]
     if read is not None and read != asked:
         return Check("mechanism", FAIL, f"prompts of {about['prompt_tokens']} tokens asked for, {asked} in all, {read:.0f} read; {evidence}")
@@ -203,6 +207,10 @@ def _reuse(cell) -> Check:
     evicted = hits < expected
     good = evicted and (not tier or 0 < external <= expected)
     return Check("mechanism", PASS if good else FAIL, f"{evidence}; {'evicted' if evicted else 'nothing was evicted'}")
+
+
+def _mib(size_bytes: float | None) -> str:
+    return "unknown" if size_bytes is None else f"{size_bytes / 2**20:,.1f} MiB"
 
 
 def _parallel(cell) -> Check:

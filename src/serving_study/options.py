@@ -26,6 +26,8 @@ REMOVED = {
 }
 RENAMED_CONNECTORS = {"SharedStorageConnector": "ExampleConnector"}
 OLD_LMCACHE = {"local_device": "local_cpu", "max_local_cache_size": "max_local_cpu_size"}
+# Flags of the LMCache server: what it was before, or what LMCache inside the engine has for it.
+OLD_SERVER = {"cpu_buffer_size": "l1_size_gb", "max_local_cpu_size": "l1_size_gb", "local_disk": "l2_adapter", "max_local_disk_size": "l2_adapter", "cache_policy": "eviction_policy"}
 # What LMCache's documentation lists; the installed version's own list is used where it was asked.
 LMCACHE = (
     "chunk_size local_cpu max_local_cpu_size local_disk max_local_disk_size remote_url remote_serde cache_policy use_layerwise save_decode_cache "
@@ -60,9 +62,19 @@ def problems(arm: Arm, accepted: Mapping | None, versions: Mapping | None = None
         if value is not None and (name in REMOVED if flags is None else flag not in flags):
             found.append(Problem(f"option {name}", REMOVED.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags])))
     found += _unknown("speculative key", (key.replace("-", "_") for key in arm.speculative or {}), accepted.get("speculative"))
+    found += _sidecar(arm, accepted)
     found += _kv_transfer(arm.options.get("kv_transfer_config"), accepted, versions or {})
     found += _unknown("variable", (name for name in arm.environment if name.startswith("VLLM_")), accepted.get("variables"), ignored=True, doubtful=True)
     return found + variables(arm.environment, accepted)
+
+
+def _sidecar(arm: Arm, accepted: Mapping) -> list[Problem]:
+    """Flags of the server beside the arm's that it does not have, with what they are called now."""
+    flags, found = accepted.get("lmcache_server"), []
+    for name in arm.sidecar.options if arm.sidecar else ():
+        if name in OLD_SERVER if flags is None else "--" + name.replace("_", "-") not in flags:
+            found.append(Problem(f"option {name} of the {arm.sidecar.kind} server", OLD_SERVER.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags])))
+    return found
 
 
 def uses_lmcache(arm: Arm) -> bool:

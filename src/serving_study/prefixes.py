@@ -13,6 +13,7 @@ import numpy as np
 import pandas
 
 from . import ceilings, comparisons, paths, reference, reuse, shapes, store, tables
+from . import tiers as below
 from .engines import vllm
 from .errors import StudyError
 
@@ -119,6 +120,25 @@ def by_source(frame: pandas.DataFrame) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=["arm", "source", "requests", "ttft_ms", "against_recompute"])
 
 
+def moved(frame: pandas.DataFrame, plan) -> pandas.DataFrame:
+    """Bytes below the device: one row an arm, working set and tier: `in_mib` and `out_mib` (missing where it is not told), means over repeats, and how they
+    were `counted`. Of cells that are older than that count, what came back is the engine's tokens times the model's bytes."""
+    arms, rows = {arm.name: arm for arm in plan.arms}, []
+    for cell in facts(comparisons.usable(frame)).itertuples():
+        stored = store.read(cell.file)
+        if stored["technique"] != "offload" or cell.arm not in arms:
+            continue
+        told = stored.get("moved")
+        if told is None:
+            each = below.token_bytes(arms[cell.arm])
+            told = {"tiers": {"": {"in_bytes": None, "out_bytes": None if each is None else each * cell.external_tokens}}, "counted": "tokens given back by the engine"}
+        for tier, found in told["tiers"].items():
+            mib = {f"{way}_mib": math.nan if found[f"{way}_bytes"] is None else found[f"{way}_bytes"] / 2**20 for way in ("in", "out")}
+            rows.append({"arm": cell.arm, "times": cell.times, "tier": tier, **mib, "counted": told["counted"]})
+    table = pandas.DataFrame(rows, columns=["arm", "times", "tier", "in_mib", "out_mib", "counted"])
+    return table.groupby(["arm", "times", "tier", "counted"], sort=False)[["in_mib", "out_mib"]].mean().reset_index()[list(table.columns)]
+
+
 def predicted(plan) -> pandas.DataFrame:
     """What arithmetic expects on this host: `what`, `value`. Empty where the host's ceilings are not known, as on a CPU, or the model has experts."""
     parameters = plan.parameters
@@ -160,7 +180,7 @@ def finding(frame: pandas.DataFrame) -> str:
     if len(table):
         best = table.loc[table["gain"].idxmax()]
         words.append(f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a server answers {best['gain']:.2f} times the requests")
-    below = by_source(frame)
-    for row in below[(below["source"] == "external") & below["against_recompute"].notna()].itertuples():
+    sources = by_source(frame)
+    for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")
     return f"On this host ({tables.labels(frame)}): {'; '.join(words)}." if words else "There is nothing to compare yet."

@@ -38,6 +38,7 @@ GRACE_S = 30.0
 LAST_WORDS_S = 3.0
 PROBE_PROMPT = "The capital of France is"
 PROBE_TOKENS = 24
+UNSAID = "the log does not say why"
 SCRATCH_GIB = 2.0  # of disk, for an arm that writes there
 WORKER_GIB = 0.7  # of each further process that computes
 PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6  # three processes of a server: with a model of a few hundred million parameters, and before it
@@ -45,7 +46,7 @@ PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6  # three processes of a server: with a mo
 
 @dataclass
 class Server:
-    """A running server: where it answers, its process group, and the figures of its start."""
+    """A running server: where it answers, its process group, the figures of its start, and what the server beside it said of itself."""
 
     arm: Arm
     url: str
@@ -55,6 +56,7 @@ class Server:
     warden: subprocess.Popen
     began: float
     start: dict = field(default_factory=dict)
+    sidecar: dict = field(default_factory=dict)
     frozen_s: float = 0.0
     _frozen_at: float | None = None
     _bound: dict = field(default_factory=dict)
@@ -112,8 +114,17 @@ class Server:
             os.killpg(self.pid, number)
 
     def owns_port(self) -> bool | None:
-        """Whether the listener on our port belongs to our process group; None when the system does not say."""
-        return _owner_group(self.port, self.pid)
+        """Whether the listeners on our ports, those of the server beside it included, belong to our process group; None when the system does not say."""
+        owners = [_owner_group(port, self.pid) for port in self.ports()]
+        return False if False in owners else None if None in owners else True
+
+    def ports(self) -> list[int]:
+        """The engine's port, and those of the server beside it."""
+        return [self.port, *(self.sidecar[name] for name in ("message_port", "http_port") if self.sidecar)]
+
+    @property
+    def sidecar_url(self) -> str | None:
+        return f"http://127.0.0.1:{self.sidecar['http_port']}" if self.sidecar else None
 
 
 def free_port() -> int:
@@ -152,7 +163,8 @@ def cpu_memory_gib(arm: Arm) -> float:
     """About what the arm's server takes of a CPU host's memory, GiB: weights as float32, the KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
     copies, ranks = arm.copies * 2 * weights, arm.ranks * float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
-    return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB
+    beside = arm.sidecar.memory_gib if arm.sidecar else 0.0
+    return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB + beside
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
@@ -176,16 +188,16 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
     engine = engines.get(arm.engine)
     log = folder / "server.log"
     began = time.monotonic()
-    command = engine.command(arm, environment.python, port)
+    command = [word.replace("{folder}", str(folder.resolve())) for word in engine.command(arm, environment.python, port)]
     log.write_text(f"$ {' '.join(command)}\n")
-    scratch = _scratch(arm) if arm.scratch else None
-    if scratch:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        check_disk(scratch, SCRATCH_GIB)
+    place = scratch(arm) if arm.scratch else None
+    if place:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        check_disk(place, SCRATCH_GIB)
     warden = subprocess.Popen(
         [sys.executable, str(WARDEN.resolve()), str(GRACE_S), str(log.resolve()), *command],
-        cwd=scratch,
+        cwd=place,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -194,7 +206,7 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
     return Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden, began)
 
 
-def _scratch(arm: Arm) -> Path:
+def scratch(arm: Arm) -> Path:
     """Where an arm's server writes to disk: emptied before each start, so that nothing of an earlier one is found in it."""
     return paths.CACHE / "scratch" / arm.name
 
@@ -227,9 +239,11 @@ def stop(server: Server) -> float:
         server.warden.wait()
     server.warden.stdout.close()
     if server.arm.scratch:
-        shutil.rmtree(_scratch(server.arm), ignore_errors=True)
+        shutil.rmtree(scratch(server.arm), ignore_errors=True)
     with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
         tidy_log(server.log)
+        if server.arm.sidecar and (beside := server.log.with_name(f"{server.arm.sidecar.kind}.log")).is_file():
+            tidy_log(beside)
     return time.monotonic() - began
 
 
@@ -238,11 +252,16 @@ def tidy_log(log: Path, keep: int = 400) -> None:
     lines = log.read_text(errors="replace").replace("\r\n", "\n").splitlines()
     if len(lines) > 2 * keep:
         lines = [*lines[:keep], f"[{len(lines) - 2 * keep} lines left out]", *lines[-keep:]]
-    text = "\n".join(lines) + "\n"
+    log.write_text(tidied("\n".join(lines) + "\n"))
+
+
+def tidied(text: str) -> str:
+    """A server's words without colours and without this machine's paths."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", text)
     for path, name in ((paths.CACHE, ".cache"), (paths.RESULTS, "results"), (paths.ROOT, "."), (Path.home(), "~")):
         text = text.replace(str(path), name)
     text = re.sub(r"(?:/[\w.+-]+)+/(?=(?:site-packages|dist-packages|vllm|torch|transformers)/)", "…/", text)
-    log.write_text(re.sub(r"(?:/[\w.+-]+)+/bin/(?=python)", "", text))
+    return re.sub(r"(?:/[\w.+-]+)+/bin/(?=python)", "", text)
 
 
 def wait_for_gpu_memory(host: Host, baseline_gib: list[float], timeout_s: float = 60) -> float:
@@ -291,8 +310,9 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
         beside.freeze()
     server.bind_again()
     healthy_s = time.monotonic() - began
+    server.sidecar = engine.sidecar(server.log.read_text(errors="replace")) or {} if server.arm.sidecar else {}
     if server.owns_port() is False:
-        raise ServerError(f"{server.arm.name}: another process answers on our port", reason=f"port {server.port} is held by {_holder(server.port)}", log=server.log, last_lines=tail(server.log))
+        raise ServerError(f"{server.arm.name}: another process answers on our port", reason="; ".join(f"port {port} is held by {_holder(port)}" for port in server.ports() if _owner_group(port, server.pid) is False), log=server.log, last_lines=tail(server.log))
     try:
         for _ in range(server.arm.replicas):  # they take turns
             answer = complete(server.url, server.arm.model.name, PROBE_PROMPT, PROBE_TOKENS, max(5.0, min(300.0, deadline - time.monotonic())))
@@ -309,7 +329,7 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
     log = server.log.read_text(errors="replace")
     if problem := engine.ineffective(server.arm, log):
         raise ServerError(f"{server.arm.name}: the server does not have the settings it was given", reason=problem, log=server.log, last_lines=tail(server.log))
-    figures = engine.parse_start(log)
+    figures = engine.parse_start(log) | ({"sidecar_s": server.sidecar["ready_s"]} if server.sidecar else {})
     return {**figures, "healthy_s": healthy_s, "startup_s": time.monotonic() - began, "probe_text": text, "probe_sane": sane}
 
 
@@ -324,7 +344,7 @@ def is_sane(text: str) -> bool:
 
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:
     """The error for a server that ended by itself, with the cause from its log where it is a known one."""
-    reason = engines.get(arm.engine).cause(log.read_text(errors="replace")) or f"{_signal_of(code)}the log does not say why"
+    reason = engines.get(arm.engine).cause(log.read_text(errors="replace")) or f"{_signal_of(code)}{UNSAID}"
     return ServerError(f"{arm.name}: the server ended", reason=reason, log=log, last_lines=tail(log), exit_code=code)
 
 

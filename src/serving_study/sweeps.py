@@ -6,6 +6,7 @@ server that dies in the middle is started once more.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import platform
@@ -21,8 +22,9 @@ import numpy as np
 import pandas
 from tqdm import tqdm
 
-from . import __version__, certificates, comparisons, engines, hosts, metrics, paths, ranks, servers, store
+from . import __version__, certificates, comparisons, engines, hosts, metrics, paths, ranks, servers, store, tiers
 from .arms import Arm
+from .engines import vllm
 from .environments import Environment
 from .errors import HostError, LoadError, ServerError
 from .hosts import Host
@@ -48,9 +50,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one section measures on one host."""
+    """What one section measures on one host. Without loads it only starts servers (`starts`)."""
 
-    section: int
+    section: int | str
     host: Host
     environment: Environment
     arms: tuple[Arm, ...]
@@ -213,7 +215,8 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
         store.name_machine()
         pending = plan.pending(known, fresh)
         result = Results(plan, known)
-        unsupported = [arm for arm in plan.arms if arm.unsupported and plan.arm_key(arm) not in known.starts_by_key()]
+        recorded = known.starts_by_key()
+        unsupported = [arm for arm in plan.arms if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported]
         if any(pending.values()) or unsupported:
             result.run = known.new_run()
             _measure(plan, known, result.run, pending, unsupported)
@@ -254,27 +257,16 @@ def narrow(plan: Plan, results: Results, *, cells: int | None = None, metric: st
 def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]], unsupported: list[Arm]) -> None:
     estimate = plan.estimate(known, pending)
     bar = Progress(estimate.total(pending), sum(map(len, pending.values())))
-    record = {
-        "schema": store.SCHEMA,
-        "host": plan.host.as_dict(),
-        "section": plan.section,
-        "parameters": plan.parameters,
-        "provenance": plan.provenance() | {"python": plan.environment.python_version, "engine_versions": plan.environment.versions, "harness": __version__, "git": git_commit(), "kernel": platform.release()},
-        "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
-        "dataset": plan.loads[0].dataset.identity(),
-        "order_seed": plan.seed,
-        "notes": list(plan.notes),
-        "began": store.now(),
-    }
+    record = record_of(plan)
     store.write(run.folder / "run.json", record)
     timing = dict.fromkeys(("start", "warm-up", "load", "stop", "harness"), 0.0)
     began = time.monotonic()
     try:
         for arm in unsupported:
-            _write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+            write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
         with Generator(plan.environment, _log(run)) as generator, Ahead(plan, run) as ahead:
             arms = [arm for arm in plan.arms if pending.get(arm.name)]
-            for arm, following in zip(arms, [*arms[1:], None], strict=True):
+            for arm, following in itertools.zip_longest(arms, arms[1:]):
                 _measure_arm(plan, run, arm, pending[arm.name], generator, ahead, following, estimate, bar, timing)
                 timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
                 _record(run, record, timing)
@@ -284,6 +276,22 @@ def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]],
         timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
         _record(run, record, timing)
         known.rebuild(run)
+
+
+def record_of(plan: Plan) -> dict:
+    """What run.json says of a plan when it begins."""
+    return {
+        "schema": store.SCHEMA,
+        "host": plan.host.as_dict(),
+        "section": plan.section,
+        "parameters": plan.parameters,
+        "provenance": plan.provenance() | {"python": plan.environment.python_version, "engine_versions": plan.environment.versions, "harness": __version__, "git": git_commit(), "kernel": platform.release()},
+        "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
+        "dataset": plan.loads[0].dataset.identity() if plan.loads else None,
+        "order_seed": plan.seed,
+        "notes": list(plan.notes),
+        "began": store.now(),
+    }
 
 
 def _record(run: Run, record: dict, timing: dict[str, float]) -> None:
@@ -342,7 +350,8 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
                 generator.wait_until_ready()
                 timing["start"] += time.monotonic() - began
                 bar.advance(estimate.start_s)
-                _write_start(plan, run, arm, "ok", figures=server.start | _weights(arm, server.start), lost=lost)
+                server.start |= _probe(plan, arm, server, bar, timing)
+                write_start(plan, run, arm, "ok", figures=server.start | _weights(arm, server.start), lost=lost)
                 _warm_up(plan, arm, server, generator, bar, timing)
                 while left:
                     bar.show(left[0].name)
@@ -363,7 +372,7 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
                 lost.append({"cell": left[0].name, "reason": reason})
                 bar.say(f"{left[0].name}: {reason}; the server is started once more")
                 continue
-            _write_start(plan, run, arm, "failed", reason=reason, last_lines=lines, lost=lost, exit_code=getattr(error, "exit_code", None), failure_s=time.monotonic() - began)
+            write_start(plan, run, arm, "failed", reason=reason, last_lines=lines, lost=lost, exit_code=getattr(error, "exit_code", None), failure_s=time.monotonic() - began)
             bar.say(f"{arm.name} failed: {reason}")
             for cell in left:
                 bar.advance(estimate.cell_s[cell.key], cell=True)
@@ -381,18 +390,31 @@ def _warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, 
     timing["warm-up"] += time.monotonic() - began
 
 
+def _probe(plan: Plan, arm: Arm, server, bar: Progress, timing: dict) -> dict:
+    """What the probe of the arm's cache found. It comes before the start counts as one, so that an arm whose cache does nothing has failed and costs no cell."""
+    began = time.monotonic()
+    bar.show(f"{arm.name}: probing its cache")
+    try:
+        return tiers.probe(arm, server, plan.loads_of(arm))
+    finally:
+        timing["warm-up"] += time.monotonic() - began
+
+
 def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator, timing: dict) -> None:
     began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
         _prime(server, prompt)
     before, counted = _scrape(server), ranks.count(server.pid, plan.host) if cell.arm.technique == "parallel" else None
+    below = tiers.look(cell.arm, server, before)
     with hosts.Sampler(plan.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
     parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pid, plan.host))} if counted else {}
     result, requests = _split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
+    counters = metrics.difference(before, after)
+    moved = tiers.moved(cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(vllm.EXTERNAL_HITS))
     evidence = {
         "key": cell.key,
         "host": plan.host.profile,
@@ -410,12 +432,13 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         "seed": cell.load.seed_of(cell.repeat),
         "asked": {"prompts": load.prompts, "output_tokens": cell.load.output_tokens, "ignore_eos": cell.load.ignore_eos, "temperature": cell.load.temperature},
         "result": result,
-        "counters": metrics.difference(before, after),
+        "counters": counters,
         "speculation": metrics.acceptance(before, after),
         "reuse": load.dataset.evidence(load, metrics.block_tokens(before), server.start.get("kv_cache_tokens")),
         "client": answer["client"],
         "machine": sampler.summary(),
         **parallel,
+        **({"moved": moved} if moved else {}),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
         "labels": {"host": plan.host.profile, "weights": cell.arm.weights, "acceptance": cell.arm.acceptance, "engine": "modified" if plan.environment.modified else "as released"},
     }
@@ -494,7 +517,8 @@ def _weights(arm: Arm, start: dict) -> dict:
     return {"weights_gib": round(widened * sum(sizes) / arm.split, 3), "weights_source": "files" if arm.split == 1 else "files, in equal parts"} if all(sizes) else {}
 
 
-def _write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | None = None, figures: dict | None = None, last_lines=(), lost=(), exit_code=None, failure_s=None) -> None:
+def write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | None = None, figures: dict | None = None, last_lines=(), lost=(), exit_code=None, failure_s=None) -> None:
+    """Store what a start came to."""
     command = engines.get(arm.engine).command(arm, Path("python"), 0)
     store.write(
         run.start_folder(arm.name) / "start.json",
@@ -508,7 +532,7 @@ def _write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | 
             "reason": reason,
             "exit_code": exit_code,
             "failure_s": failure_s,
-            "last_lines": list(last_lines),
+            "last_lines": list(map(servers.tidied, last_lines)),
             "lost_cells": list(lost),
             "figures": figures or {},
             "command": [str(word).replace(str(arm.model.source), arm.model.name).replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "").replace(str(Path(__file__).parents[2]), ".") for word in command],

@@ -1,12 +1,13 @@
 """Section 7's mechanism, planted and found: each fault of a cache fails the check that is for it, and no figure of a good arm."""
 
+import json
 from dataclasses import replace
 
 import pytest
-from fake_study import cells, failed, tokenizer
+from fake_study import cells, failed, starts, tokenizer
 from matplotlib import pyplot
 
-from serving_study import prefix_views, prefixes, store, sweeps
+from serving_study import prefix_views, prefixes, store, sweeps, tiers
 from serving_study.engines import vllm
 from serving_study.loads import Load
 from serving_study.prompts import SharedPrefix, WorkingSet
@@ -49,23 +50,43 @@ def test_a_cache_gives_whole_blocks_to_later_requests_and_its_control_nothing(st
 
 
 FAULTS = [
-    ("a cache that never hits", {"fault": "no-hits"}, "prefix", SEQUENCE, ["mechanism"]),
+    ("a cache that no longer hits", {"later": "no-hits"}, "prefix", SEQUENCE, ["mechanism"]),
     ("a control that hits", {"caching": 1}, "none", SEQUENCE, ["cold caches"]),
     ("a control that hits under concurrency", {"caching": 1}, "none", HALF, ["cold caches"]),
     ("hits where nothing was shared", {"fault": "warm", "caching": 0}, "prefix", Load(2, 8, SharedPrefix(64, 8, 0.0), 4, 0.0), ["mechanism"]),
     ("an arm without a tier that has external hits", {"tier": 1, "kv_blocks": BLOCKS}, "prefix", SETS[2], ["mechanism"]),
-    ("a tier that gives nothing back", {"tier": 1, "kv_blocks": BLOCKS, "fault": "no-tier"}, "offload", SETS[2], ["mechanism"]),
-    ("a tier that is not there", {"tier": 0, "kv_blocks": BLOCKS}, "offload", SETS[3], ["mechanism"]),
+    ("a tier that gives nothing back any more", {"tier": 1, "kv_blocks": BLOCKS, "later": "no-tier"}, "offload", SETS[2], ["mechanism"]),
     ("other prompts than those asked for", {"fault": "miscounts"}, "prefix", SEQUENCE, ["input tokens", "mechanism"]),
 ]
 
 
 @pytest.mark.parametrize(("options", "technique", "load", "checks"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
-def test_each_fault_of_a_cache_is_caught_by_its_check(study, options, technique, load, checks):
+def test_each_fault_of_a_cache_is_caught_by_its_check(study, tmp_path, monkeypatch, options, technique, load, checks):
+    if later := options.get("later"):  # from the third stream on: the probe and the warm-up have been well
+        monkeypatch.setenv("SWITCH", str(tmp_path / "switch.json"))
+        (tmp_path / "switch.json").write_text(json.dumps({"who": "arm", "fault": later, "after": 2}))
+        options = {name: value for name, value in options.items() if name != "later"}
     results = measure(study, [arm(study, "arm", technique, **options)], [load])
     [cell] = cells(results).values()
     assert failed(cell) == checks and cell["certificate"]["verdict"] == "fail"
     assert prefixes.requests(results.frame()).empty  # a failed cell has no figure
+
+
+USELESS = [
+    ("a cache that never hits", {"fault": "no-hits"}, "prefix", "nowhere in the device (0 tokens from the device, 0 from below, at last)"),
+    ("a tier that gives nothing back", {"tier": 1, "kv_blocks": BLOCKS, "fault": "no-tier"}, "offload", "nowhere in the tier below the device (0 tokens from the device, 0 from below, at last)"),
+    ("a tier that is not there", {"kv_blocks": BLOCKS}, "offload", "nowhere in the tier below the device (0 tokens from the device, 0 from below, at last)"),
+]
+
+
+@pytest.mark.parametrize(("options", "technique", "said"), [row[1:] for row in USELESS], ids=[row[0] for row in USELESS])
+def test_an_arm_whose_cache_does_nothing_fails_before_its_sweep(study, monkeypatch, options, technique, said):
+    monkeypatch.setattr(tiers, "APART_S", 0.0)
+    results = measure(study, [arm(study, "useless", technique, **options), arm(study, "next")], SETS[:1])
+    records = starts(results)
+    assert records["useless"]["outcome"] == "failed" and records["useless"]["reason"] == f"a prompt of 72 tokens, sent {tiers.ATTEMPTS + 1} times, was found {said}"
+    assert {cell["arm"] for cell in cells(results).values()} == {"next"} and records["next"]["figures"]["probe_device_tokens"] == 64
+    assert sum(event["event"] == "server" for event in study.events()) == 2  # it is not started once more
 
 
 def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study):
@@ -77,6 +98,7 @@ def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study
     table = prefixes.tiers(results.frame()).set_index(["arm", "times", "round"])
     assert table.loc[("device-only", 0.5, 2), "device"] == pytest.approx(64 / 72) and table.loc[("device-only", 4.0, 2), "recompute"] == 1.0
     assert table.loc[("tier", 4.0, 2), "external"] == pytest.approx(64 / 72) and table.loc[("tier", 4.0, 1), "recompute"] == 1.0
+    assert starts(results)["tier"]["figures"]["probe_external_tokens"] == 64
     sources = prefixes.by_source(results.frame()).set_index(["arm", "source"])["requests"]
     assert sources["device-only", "device"] == 12 and sources["tier", "external"] == 48
 
@@ -124,6 +146,7 @@ def test_every_table_and_figure_of_what_was_measured(study):
         "gains": prefix_views.gains_table(frame, price_per_hour=3.6),
         "tiers": prefix_views.tiers_table(frame),
         "sources": prefix_views.by_source_table(frame),
+        "moved": prefix_views.moved_table(frame, plan),
         "quantised": prefix_views.quantised_table(frame, results.starts()),
     }
     text = {name: table.to_html() for name, table in shown.items()}

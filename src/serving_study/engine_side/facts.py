@@ -5,6 +5,7 @@
     python facts.py --fields   also says which flags, keys, connectors and variables this version accepts
 """
 
+import argparse
 import base64
 import dataclasses
 import hashlib
@@ -72,6 +73,14 @@ def _lmcache() -> list:
     return [*config._CONFIG_DEFINITIONS, *getattr(config, "_CONFIG_ALIASES", {})]
 
 
+def _lmcache_server() -> list:
+    parser = argparse.ArgumentParser()
+    for module, names in (("lmcache.v1.multiprocess.config", ("add_mp_server_args", "add_http_frontend_args")), ("lmcache.v1.distributed.config", ("add_storage_manager_args",))):
+        for name in names:
+            getattr(importlib.import_module(module), name)(parser)
+    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+
+
 def accepted() -> dict:
     """What this version accepts, sorted names each; a kind that it does not tell is missing and has its error in `errors`."""
     kinds = {
@@ -81,6 +90,7 @@ def accepted() -> dict:
         "connectors": lambda: importlib.import_module("vllm.distributed.kv_transfer.kv_connector.factory").KVConnectorFactory._registry,
         "variables": lambda: importlib.import_module("vllm.envs").environment_variables,
         "lmcache": _lmcache,
+        "lmcache_server": _lmcache_server,
     }
     found = {"errors": {}}
     for kind, ask in kinds.items():

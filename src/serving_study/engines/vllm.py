@@ -2,7 +2,7 @@
 
 What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank; `--speculative-model` and
 `--num-speculative-tokens` are gone, everything about speculation is one JSON option; an unknown key inside
-`kv_connector_extra_config` is accepted in silence.
+`kv_connector_extra_config` is accepted in silence. An arm with a sidecar has two servers: `beside` makes one command of them.
 """
 
 import json
@@ -27,6 +27,10 @@ EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
 LOADED_BYTES, STORED_BYTES = "vllm:kv_offload_load_bytes_total", "vllm:kv_offload_store_bytes_total"
 CACHE = "vllm:cache_config_info"
+# Of the LMCache server beside an engine, in pieces of `chunk_size` tokens; those of its second tier are there once it was used.
+CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK = "lmcache_mp_l1_write_chunks_total", "lmcache_mp_l2_store_completed_objects_chunks_total", "lmcache_mp_l2_prefetch_load_completed_chunks_total"
+CHUNKS_HANDED_ON, EVENTS_QUEUED = "lmcache_mp_l2_store_submitted_objects_chunks_total", "lmcache_mp_event_bus_queue_depth"
+SIDECARS = {"lmcache": ("-m", "lmcache.cli.main", "server", "--host", "127.0.0.1", "--port", "{message_port}", "--http-host", "127.0.0.1", "--http-port", "{http_port}")}
 COUNTERS = (DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_PER_POSITION, PROMPT_TOKENS, GENERATION_TOKENS, REQUESTS, PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, PREEMPTIONS, LOADED_BYTES, STORED_BYTES)
 WATCHED = (PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, "vllm:time_to_first_token_seconds_sum")  # after each request, where requests come one by one
 HISTOGRAMS = ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds")
@@ -43,6 +47,7 @@ CAUSES = (
     (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
     (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
     (re.compile(r"No space left on device"), "disk full"),
+    (re.compile(r"ModuleNotFoundError: (?P<a>No module named '[\w.]+')"), "a module that the engine's environment does not have"),
     (re.compile(r"^ *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE), "a configuration that the engine refuses"),
 )
 # What the API server says when its engine has died: never the cause where there is another error.
@@ -55,17 +60,18 @@ def command(arm: Arm, python: Path, port: int) -> list[str]:
     words = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", arm.model.source, "--host", "127.0.0.1", "--port", own, "--served-model-name", arm.model.name]
     if arm.weights == "random":
         words += ["--load-format", "dummy"]
-    for name, value in arm.options.items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif value is False:
-            words.append("--no-" + name.replace("_", "-"))
-        elif value is not None:
-            words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    words += _flags(arm.options)
     if arm.speculative:
         words += ["--speculative-config", json.dumps(arm.speculative)]
-    return words if arm.replicas == 1 else taking_turns(arm, python, port, words)
+    words = words if arm.replicas == 1 else taking_turns(arm, python, port, words)
+    return beside(arm, python, words, [str(python), *SIDECARS[arm.sidecar.kind]]) if arm.sidecar else words
+
+
+def beside(arm: Arm, python: Path, command: list[str], sidecar: list[str]) -> list[str]:
+    """The command line of `sidecar`, with the options that the arm gives it, and of the engine behind it; `{message_port}` and `{http_port}` are settled when it
+    runs, `{folder}` is the one that the arm's logs are in."""
+    options = _flags(arm.sidecar.options)
+    return [str(python), str(ENGINE_SIDE / "beside.py"), "--name", arm.sidecar.kind, "--log", f"{{folder}}/{arm.sidecar.kind}.log", "--", *sidecar, *options, "---", *command]
 
 
 def taking_turns(arm: Arm, python: Path, port: int, command: list[str]) -> list[str]:
@@ -74,9 +80,27 @@ def taking_turns(arm: Arm, python: Path, port: int, command: list[str]) -> list[
     return [str(python), str(ENGINE_SIDE / "replicas.py"), "--port", str(port), "--replicas", str(arm.replicas), "--ranks", str(each), "--", *command]
 
 
+def _flags(options: dict) -> list[str]:
+    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing, a mapping or list JSON."""
+    words = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is False:
+            words.append("--no-" + name.replace("_", "-"))
+        elif value is not None:
+            words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    return words
+
+
 def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
     """Variables that the server needs beside the caller's own."""
-    variables = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    variables = {"VLLM_NO_USAGE_STATS": "1", "LMCACHE_TRACK_USAGE": "false", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    if arm.technique == "offload":
+        variables["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache, which the probe of a tier needs
+    if arm.sidecar:
+        variables |= {"LMCACHE_DISABLE_BANNER": "1"}
     if Path(arm.model.source).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
     if not host.gpus:
@@ -131,8 +155,10 @@ def is_loading(log: str) -> bool:
 def ineffective(arm: Arm, log: str) -> str | None:
     """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none or all hold.
 
-    A mistyped variable is ignored in silence, and one that is not printed is not there.
+    A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key of a second tier in the LMCache server.
     """
+    if arm.sidecar:
+        return _ineffective_beside(arm.sidecar.options, sidecar(log))
     wanted = {name.removeprefix("LMCACHE_").lower(): value for name, value in arm.environment.items() if name.startswith("LMCACHE_")}
     if not wanted:
         return None
@@ -141,6 +167,45 @@ def ineffective(arm: Arm, log: str) -> str | None:
         return "LMCache did not print its configuration"
     effective = {name: value.strip("'\"") for name, value in re.findall(r"'(\w+)': ('[^']*'|[^,{}\[\]]+)", printed[-1])}
     differs = [f"{name} {effective.get(name, 'not there')}, wanted {value}" for name, value in wanted.items() if not _same(effective.get(name), value)]
+    return "; ".join(differs) or None
+
+
+def sidecar(log: str) -> dict | None:
+    """What an arm's log says of the server beside it: `name`, `message_port`, `http_port`, `ready_s`, `settings`; None without one."""
+    found = re.search(r"^beside: (\{.*\})$", log, re.MULTILINE)
+    return json.loads(found[1]) if found else None
+
+
+# Where the LMCache server's /config has what a flag sets, and in how many of its units.
+EFFECTIVE = {
+    "chunk_size": ("mp.chunk_size", 1),
+    "supported_transfer_mode": ("mp.supported_transfer_mode", 1),
+    "l1_size_gb": ("storage_manager.l1_manager_config.memory_config.size_in_bytes", 2**30),
+    "eviction_policy": ("storage_manager.eviction_config.eviction_policy", 1),
+    "l2_adapter": ("storage_manager.l2_adapter_config.adapters", 1),
+}
+OF_ADAPTER = {"type": None, "eviction": "eviction_config"}  # keys of a second tier that have another name there, or none
+
+
+def _ineffective_beside(wanted: dict, found: dict | None) -> str | None:
+    if not found:
+        return "the LMCache server did not say its configuration"
+    differs = []
+    for name, value in wanted.items():
+        place, unit = EFFECTIVE.get(name, (f"mp.{name}", 1))
+        effective = found["settings"]
+        for part in place.split("."):
+            effective = effective.get(part) if isinstance(effective, dict) else None
+        if isinstance(value, dict):
+            [effective] = effective if isinstance(effective, list) and len(effective) == 1 else [{}]
+            for key, inner in value.items():
+                key = OF_ADAPTER.get(key, key)
+                if key is None or isinstance(inner, dict) and all(f"{word}={setting!r}" in str(effective.get(key)) for word, setting in inner.items()):
+                    continue
+                if isinstance(inner, dict) or not _same(None if effective.get(key) is None else str(effective[key]), inner):
+                    differs.append(f"{name}.{key} {effective.get(key, 'not there')}, wanted {inner}")
+        elif not _same(None if effective is None else str(effective), int(value * unit) if unit > 1 else value):
+            differs.append(f"{name} {'not there' if effective is None else effective / unit if unit > 1 else effective}, wanted {value}")
     return "; ".join(differs) or None
 
 

@@ -1,8 +1,10 @@
 """Section 7's parameters, and the plan that they come to: the prefix cache with its control, tiers below it, and a cache of smaller numbers.
 
 Two kinds of arms. Those of the prefix cache have all the memory that the server may use and answer requests with a shared beginning. Those of the tiers
-have a small cache (`tier_cache_gib`, or `tier_blocks`), so that working sets above it can be sent in seconds. What can mislead: an arm's
-loads are its own (`Plan.only`), and how many prefixes a working set has is settled by each server's start.
+have a small cache (`tier_cache_gib`, or `tier_blocks`), so that working sets above it can be sent in seconds; the last ones combine two tiers, or a tier and
+smaller numbers. What can mislead: an arm's loads are its own (`Plan.only`), and how many prefixes a working set has is settled by each server's
+start: one with smaller numbers has twice the cache, and is asked for twice the prefixes. LMCache is inside the engine on a GPU and a server beside it
+on a CPU, which the arms' names say.
 """
 
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from functools import partial
 from typing import ClassVar
 
 from .. import hosts, models, plans, shapes
-from ..arms import Arm, again
+from ..arms import Arm, Sidecar, again
 from ..environments import Environment
 from ..errors import ParameterError
 from ..hosts import Host
@@ -21,9 +23,12 @@ from ..prefixes import CACHED, CONTROL, DEVICE, QUANTISED
 from ..prompts import Exact, SharedPrefix, WorkingSet
 from ..sweeps import WARMUP_TOKENS, Plan
 
-TIERS = (DEVICE, "cpu-offload", "lmcache-cpu", "lmcache-disk", "files")
+TIERS = (DEVICE, "cpu-offload", "lmcache-cpu", "lmcache-disk", "files", "lmcache-server", "lmcache-server-disk", "lmcache-cpu-disk", "fp8-cpu-offload")
 CHUNK_TOKENS = 256  # LMCache's piece: prefixes of the tiers are whole ones
+SERVER_CHUNK_TOKENS = 128  # the same of the LMCache server: a CPU's block
 STAGING_GIB = 4  # of memory through which LMCache's disk tier reads and writes
+FIRST_TIER_SHARE = 1 / 8  # of tier_gib: what the first of the LMCache server's two tiers has, so that a working set above the cache needs the second
+SERVER_GIB = 0.6  # what the LMCache server takes beside its first tier
 BLOCK_TOKENS = 128  # the larger of the engines' blocks: the log's size is of whole requests of max_model_len, so that one of whole blocks loses none
 WORKSPACE_GIB = 1.6  # what a GPU's server takes beside weights and cache, about
 
@@ -78,7 +83,7 @@ CPU = {
     "output_tokens": 4,
     "repeats": 1,
     "quantised": False,
-    "tiers": ["device-only", "files", "cpu-offload", "lmcache-cpu", "lmcache-disk"],
+    "tiers": ["device-only", "files", "lmcache-server", "lmcache-server-disk", "cpu-offload", "lmcache-cpu", "lmcache-disk"],
     "tier_prefix": 512,
     "tier_blocks": 24,
     "tier_gib": 2.0,
@@ -96,7 +101,7 @@ GPU = {
     "output_tokens": 16,
     "repeats": 3,
     "quantised": True,
-    "tiers": ["device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk"],
+    "tiers": ["device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk", "fp8-cpu-offload"],
     "tier_prefix": 4096,
     "tier_gib": 24.0,
     "max_model_len": 32768,
@@ -204,16 +209,28 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
     def lmcache(**settings) -> dict:
         return device.environment | {"PYTHONHASHSEED": "0", "LMCACHE_CHUNK_SIZE": CHUNK_TOKENS} | {f"LMCACHE_{name.upper()}": value for name, value in settings.items()}
 
-    lacking = None if "lmcache" in environment.versions else "lmcache is not installed in the engine's environment"
-    if not host.gpus:
-        lacking = "LMCacheConnectorV1 finds no GPU and goes on without a cache; its connector for other devices needs a server of its own, which this harness does not start"
+    def server(first_gib: float, **settings) -> dict:
+        """What makes `below` an arm with an LMCache server beside its engine."""
+        flags = {"chunk_size": SERVER_CHUNK_TOKENS, "supported_transfer_mode": "engine_driven", "l1_size_gb": first_gib, "eviction_policy": "LRU"} | settings
+        place = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"}
+        return {"options": connector("LMCacheMPConnector", **place), "sidecar": Sidecar("lmcache", flags, environment.versions.get("lmcache"), first_gib + SERVER_GIB)}
+
+    missing = None if "lmcache" in environment.versions else "lmcache is not installed in the engine's environment"
+    inside = missing if host.gpus else "LMCacheConnectorV1 finds no GPU and goes on without a cache; lmcache-server has LMCache beside the engine"
+    outside = "tried on a CPU alone; on a GPU LMCache runs inside the engine (lmcache-cpu, lmcache-disk)" if host.gpus else missing if environment.versions else None
+    cuda = None if host.gpus else "vLLM offloads from CUDA and XPU devices alone"
+    offloaded = options | {"kv_offloading_size": wanted.tier_gib, "kv_offloading_backend": "native"}
+    disk = {"type": "fs_native", "base_path": "kv", "max_capacity_gb": wanted.tier_gib, "eviction": {"eviction_policy": "LRU"}}
+    on_disk = {"max_local_cpu_size": STAGING_GIB, "local_disk": "kv/", "max_local_disk_size": wanted.tier_gib}
     made = {
         DEVICE: device,
-        "cpu-offload": below(name="cpu-offload", options=options | {"kv_offloading_size": wanted.tier_gib, "kv_offloading_backend": "native"}, unsupported=None if host.gpus else "vLLM offloads from CUDA and XPU devices alone"),
-        "lmcache-cpu": below(name="lmcache-cpu", options=connector("LMCacheConnectorV1"), environment=lmcache(local_cpu=True, max_local_cpu_size=wanted.tier_gib), unsupported=lacking),
-        "lmcache-disk": below(
-            name="lmcache-disk", options=connector("LMCacheConnectorV1"), environment=lmcache(local_cpu=False, max_local_cpu_size=STAGING_GIB, local_disk="kv/", max_local_disk_size=wanted.tier_gib), scratch=True, unsupported=lacking
-        ),
+        "cpu-offload": below(name="cpu-offload", options=offloaded, unsupported=cuda),
+        "lmcache-cpu": below(name="lmcache-cpu", options=connector("LMCacheConnectorV1"), environment=lmcache(local_cpu=True, max_local_cpu_size=wanted.tier_gib), unsupported=inside),
+        "lmcache-disk": below(name="lmcache-disk", options=connector("LMCacheConnectorV1"), environment=lmcache(local_cpu=False, **on_disk), scratch=True, unsupported=inside),
         "files": below(name="files", options=connector("ExampleConnector", shared_storage_path="kv"), scratch=True),
+        "lmcache-server": below(name="lmcache-server", **server(wanted.tier_gib), unsupported=outside),
+        "lmcache-server-disk": below(name="lmcache-server-disk", **server(wanted.tier_gib * FIRST_TIER_SHARE, l2_adapter=disk), scratch=True, unsupported=outside),
+        "lmcache-cpu-disk": below(name="lmcache-cpu-disk", options=connector("LMCacheConnectorV1"), environment=lmcache(local_cpu=True, **on_disk), scratch=True, unsupported=inside),
+        "fp8-cpu-offload": below(name="fp8-cpu-offload", options=offloaded | {"kv_cache_dtype": "fp8"}, unsupported=cuda),
     }
     return [made[name] for name in TIERS if name in wanted.tiers]
