@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from .errors import ModelError
 from .shapes import Shape
 
-ALIGNMENT = 16  # tokens: the smallest block that attention kernels take, and the default size
+ALIGNMENT, CPU_ALIGNMENT = 16, 128  # tokens of the smallest block, and of the default one: of GPU kernels, and of vLLM's CPU build
 SIMILAR = 1.5  # kinds whose layers differ by less are padded to one group each, instead of cut
 
 
@@ -58,9 +58,9 @@ class Layout:
         return int(math.floor(max(0.0, kv_bytes) / self.block_bytes) / self.blocks(max_model_len) * max_model_len)
 
 
-def layout(shape: Shape, *, tp: int = 1, pp: int = 1, stage: int = 0, element_bytes: int | None = None, speculative_tokens: int = 0, prediction_layers: int = 0, prefix_caching: bool = True, max_num_batched_tokens: int = 2048, batches: int = 2) -> Layout:
+def layout(shape: Shape, *, tp: int = 1, pp: int = 1, stage: int = 0, element_bytes: int | None = None, speculative_tokens: int = 0, prediction_layers: int = 0, prefix_caching: bool = True, max_num_batched_tokens: int = 2048, batches: int = 2, alignment: int = ALIGNMENT) -> Layout:
     """The blocks of a rank. `prediction_layers`: attention layers that only predict further tokens (MTP), kept in the same pool; `batches`: steps
-    in flight at once, 2 with asynchronous scheduling.
+    in flight at once, 2 with asynchronous scheduling; `alignment`: tokens that a block is a multiple of.
 
     Raises ModelError for a latent cache beside linear attention, whose alignment differs.
     """
@@ -70,7 +70,7 @@ def layout(shape: Shape, *, tp: int = 1, pp: int = 1, stage: int = 0, element_by
     if prediction_layers:
         kinds["full"] += prediction_layers
     per_layer, state = shape.kv_bytes_per_layer(tp=tp, element_bytes=element_bytes), shape.state_bytes_per_layer(tp=tp, speculative_tokens=speculative_tokens)
-    block_tokens = ALIGNMENT * math.ceil(state / (ALIGNMENT * per_layer)) if kinds["linear"] else ALIGNMENT
+    block_tokens = alignment * math.ceil(state / (alignment * per_layer)) if kinds["linear"] else alignment
     counts = [count for count in kinds.values() if count]
     group_layers = max(counts) if max(counts) < SIMILAR * min(counts) else min(counts)
     groups = {kind: math.ceil(count / group_layers) for kind, count in kinds.items() if count}

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import cache_sizes, choosing, distillation, hosts, paths
 from .errors import ParameterError
-from .plans import kv_cache, parallelism, speculation
+from .plans import hybrid, kv_cache, parallelism, speculation
 from .sweeps import Plan
 
 
@@ -43,9 +43,10 @@ SECTIONS = {
     5: Section(5, "05-parallelism", "Splitting a model over GPUs"),
     7: Section(7, "07-kv-cache", "KV cache: reuse and tiers"),
     "7-sizes": Section("7-sizes", "07-kv-cache-sizes", "KV cache sizes", measures=False, takes="about ten seconds"),
+    "7-hybrid": Section("7-hybrid", "07-kv-cache-hybrid", "KV cache of hybrid models"),
     10: Section(10, "10-choosing", "Choosing a technique", measures=False, takes="some seconds"),
 }
-PLANS = {3: (speculation.Speculation, speculation.plan), 5: (parallelism.Parallelism, parallelism.plan), 7: (kv_cache.KvCache, kv_cache.plan)}
+PLANS = {3: (speculation.Speculation, speculation.plan), 5: (parallelism.Parallelism, parallelism.plan), 7: (kv_cache.KvCache, kv_cache.plan), "7-hybrid": (hybrid.Hybrid, hybrid.plan)}
 PARAMETERS = {number: kind for number, (kind, _) in PLANS.items()}
 HEADERS = PARAMETERS | {4: distillation.Distillation, "7-sizes": cache_sizes.CacheSizes, 10: choosing.Choosing}
 
