@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from . import ceilings, certificates, comparisons, paths, prices, store, theory
+from . import ceilings, certificates, comparisons, paths, prices, reference, store, theory
 from .errors import HostError, ParameterError, near
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -26,6 +26,7 @@ SLOS = {f"{latency}_{statistic}_ms": f"{column}_{latency}_ms" for latency in LAT
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}
 MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "undecided", "misses", "unknown"
 ORDER = (MEETS, UNDECIDED, MISSES, UNKNOWN)
+OF_ARMS = "each arm's own model"  # in a section whose header has none for all
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def of_host(host: str, section: int, wanted: tuple[Target, ...], *, price: price
 def _measured(known: store.Store, folder: Path, wanted: tuple[Target, ...], price: prices.Price | None, own: str | None) -> Advice:
     cells = known.newest()
     runs = {run.name: store.read(run.folder / "run.json") for run in known.runs()}
-    models = cells["run"].map(lambda name: runs[name]["parameters"]["model"])
+    models = cells["run"].map(lambda name: runs[name]["parameters"].get("model", OF_ARMS))
     newest = cells["at"].idxmax()
     frame = cells[models == models[newest]]
     passed, again = frame[frame["certificate"] == certificates.PASS], frame["arm"].str.endswith(comparisons.AGAIN)
@@ -150,8 +151,8 @@ def _measured(known: store.Store, folder: Path, wanted: tuple[Target, ...], pric
     whose = "this machine's own results" if mine else "published with the book" if folder == paths.RESULTS_PUBLISHED else "results"
     run = runs[cells["run"][newest]]
     machine = ", ".join(gpu["name"] for gpu in run["host"]["gpus"]) or f"{run['host']['cpu_model']}, {run['host']['cpus']} cores"
-    where = f"{whose} ({place}: {run['parameters']['model']} on {machine})"
-    return Advice(known.host, known.section, "measured", where, _labels(frame), wanted, _ranked(rows), {why: count for why, count in left_out.items() if count}, price)
+    where = f"{whose} ({place}: {models[newest]} on {machine})"
+    return Advice(known.host, known.section, "measured", where, comparisons.kinds(frame), wanted, _ranked(rows), {why: count for why, count in left_out.items() if count}, price)
 
 
 def _row(host: str, cells: pandas.DataFrame, wanted: tuple[Target, ...], floors: dict, price: prices.Price | None) -> Row:
@@ -197,6 +198,8 @@ def _predicted(host: str, section: int, wanted: tuple[Target, ...], price: price
         ceilings.of_host(host)
     except HostError as error:
         raise HostError("nothing is measured on this host, and nothing can be predicted for it", value=f"{host}, section {section}", allowed=f"a host with results ({', '.join(others) or 'none yet'}), or {error.allowed}", next=near(host, [*others, *ceilings.instances()]) or hint) from None
+    if section not in reference.LOADS:
+        raise HostError("nothing is measured on this host, and nothing is predicted for this section", value=f"{host}, section {section}", allowed=f"a host with results ({', '.join(others) or 'none yet'}), or section {' or '.join(map(str, reference.LOADS))}", next=hint)
     frame, rows = theory.predict(host, section=section), []
     for row in frame.dropna(subset=["output_throughput"]).itertuples():
         exact = lambda value: Figure(float(value), float(value), float(value))  # noqa: E731
@@ -211,11 +214,6 @@ def measured_hosts(section: int, root: Path | None = None) -> list[str]:
     """Hosts with stored results of a section."""
     folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
     return sorted({file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{section}/*/run.json")})
-
-
-def _labels(frame: pandas.DataFrame) -> str:
-    kinds = {"random weights": frame["weights"] == "random", "prescribed acceptance": frame["acceptance"] == "prescribed", "modified engine": frame["engine"] == "modified"}
-    return ", ".join(name for name, holds in kinds.items() if holds.any())
 
 
 def lines(advice: Advice) -> list[str]:

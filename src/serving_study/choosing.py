@@ -126,7 +126,7 @@ def _measured(host: str, section: int, basis: str) -> list[dict]:
                         continue
                     both = verdicts[row.arm, row.concurrency] | verdicts[base, row.concurrency]
                     certificate = certificates.PASS if both <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
-                    about = _labels(chosen[chosen["arm"] == row.arm])
+                    about = comparisons.kinds(chosen[chosen["arm"] == row.arm])
                     rows.append(_effect(technique, row.arm, base, basis, host, metric, row.concurrency, row.ratio, row.low, row.high, row.differs, certificate, about))
     return rows
 
@@ -148,12 +148,8 @@ def _reused(host: str, basis: str) -> list[dict]:
     for technique, arm, against, ratio in found:
         mine = frame[frame["arm"] == arm]
         certificate = certificates.PASS if set(mine["certificate"]) <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
-        rows.append(_effect(by_name[technique], arm, against, basis, host, TTFT, 1, ratio, certificate=certificate, labels=_labels(mine)))
+        rows.append(_effect(by_name[technique], arm, against, basis, host, TTFT, 1, ratio, certificate=certificate, labels=comparisons.kinds(mine)))
     return rows
-
-
-def _labels(frame: pandas.DataFrame) -> str:
-    return ", ".join(name for name, column, value in (("random weights", "weights", "random"), ("prescribed acceptance", "acceptance", "prescribed"), ("modified engine", "engine", "modified")) if (frame[column] == value).any())
 
 
 def _reference(section: int) -> list[dict]:

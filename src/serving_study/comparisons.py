@@ -20,11 +20,17 @@ from .errors import ParameterError
 
 CONFIDENCE = 0.95
 AGAIN = "-again"
+KINDS = (("random weights", "weights", "random"), ("prescribed acceptance", "acceptance", "prescribed"), ("modified engine", "engine", "modified"))
 
 
 def usable(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The cells whose certificate did not fail."""
     return frame[frame["certificate"] != certificates.FAIL]
+
+
+def kinds(frame: pandas.DataFrame) -> str:
+    """What has to be said of these cells wherever they are shown: `random weights, prescribed acceptance`; empty where nothing has."""
+    return ", ".join(name for name, column, value in KINDS if column in frame and (frame[column] == value).any())
 
 
 def summary(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:

@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's ceilings (bytes/s, FLOP/s), the shares of them that are reached, and the link to the next GPU."""
+    """A GPU's ceilings (bytes/s, FLOP/s), the shares of them that are reached, and the link to the next GPU; without `link_ring`, to every other at once."""
 
     bandwidth: float
     flops: float
@@ -41,6 +41,7 @@ class Machine:
     compute_efficiency: float = 0.6
     link_bandwidth: float = 0.0
     link_latency_s: float = 0.0
+    link_ring: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,12 @@ def compute_s(work: Work, machine: Machine, tokens: float) -> float:
 
 
 def all_reduce_s(work: Work, machine: Machine, tokens: float) -> float:
-    """Two all-reduces a layer (a ring: each rank sends 2 (n - 1) / n of the activations), zero without tensor parallelism."""
+    """Two all-reduces a layer, zero without tensor parallelism. Each rank sends 2 (n - 1) / n of the activations, in n - 1 steps around a ring; where all
+    GPUs reach one another directly each reads from all at once, and it is one step (vLLM's `custom_all_reduce`)."""
     if work.tp == 1:
         return 0.0
     moved = 2 * (work.tp - 1) / work.tp * tokens * work.hidden_bytes
-    return 2 * work.layers * (machine.link_latency_s * (work.tp - 1) + (moved / machine.link_bandwidth if machine.link_bandwidth else 0.0))
+    return 2 * work.layers * (machine.link_latency_s * (work.tp - 1 if machine.link_ring else 1) + (moved / machine.link_bandwidth if machine.link_bandwidth else 0.0))
 
 
 def round_s(target: Work, machine: Machine, sequences: float, context: float, speculation: Speculation | None) -> float:

@@ -70,10 +70,10 @@ class Topology:
 def topology(text: str) -> Topology:
     """Read what `nvidia-smi topo -m` prints. Raises HostError for text without a matrix, and for a link that nobody knows."""
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
-    header = next((re.split(r"\s{2,}|\t", line.strip()) for line in lines if re.match(r"\s*GPU0\b", line) and " X " not in f" {line.replace(chr(9), ' ')} "), None)
+    header = next((words for words in map(str.split, lines) if words and words[0] == "GPU0" and "X" not in words), None)
     if not header:
         raise HostError("no link matrix", value=repr(text[:80]), allowed="what nvidia-smi topo -m prints", next="nvidia-smi topo -m")
-    devices = [name for name in map(str.strip, header) if re.fullmatch(r"GPU\d+|NIC\d+|\w*_\d+|mlx\w+|rdmap\w+", name)]
+    devices = [name for name in header if re.fullmatch(r"GPU\d+|NIC\d+|\w*_\d+|mlx\w+|rdmap\w+", name)]
     rows = {words[0]: words[1:] for words in map(str.split, lines) if words and words[0] in devices and "X" in words[1 : 1 + len(devices)]}
     gpus = [name for name in devices if name.startswith("GPU")]
     pairs = {}
@@ -103,6 +103,12 @@ def fabrics(text: str) -> list[dict[str, str]]:
 def here() -> dict:
     """This machine's own: `topology` as a dictionary, `fabrics` with EFA's interfaces; None where the program is not there or says nothing."""
     return {"topology": _read("nvidia-smi", "topo", "-m", parse=lambda text: topology(text).as_dict()), "fabrics": _read("fi_info", "-p", "efa", parse=fabrics)}
+
+
+def efa(found: dict) -> str:
+    """In words: how many EFA interfaces are among the `fabrics` of what `here` found; each is listed once a kind of endpoint."""
+    count = len({row.get("domain", "").split("-")[0] for row in found.get("fabrics") or [] if row["provider"] == "efa"})
+    return f"{count or 'no'} EFA interface{'s' if count > 1 else ''}"
 
 
 def _read(*command: str, parse):

@@ -103,7 +103,7 @@ def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
     """A folder with the true shape of `name` and the embedded model's tokenizer, for `--load-format dummy`."""
     shape = SHAPES / name.split("/")[-1].lower()
     if not shape.is_dir():
-        known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir()))
+        known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir() if folder.is_dir()))
         raise ModelError("this model cannot be fetched, and its shape does not ship with the book", value=name, allowed=f"shapes: {known}", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT), or give a local folder")
     out = paths.CACHE / "models" / f"{shape.name}-random"
     out.mkdir(parents=True, exist_ok=True)
@@ -137,6 +137,14 @@ def from_hub(name: str, revision: str | None, environment: Environment) -> Path 
     if re.search(r"RepositoryNotFound|GatedRepo|401|RevisionNotFound", run.stderr):
         raise ModelError("the hub does not give this model", value=name, allowed="a public model, or one that your token may read", next="hf auth login, then the same command again")
     return None
+
+
+def short(model: str) -> str:
+    """A name for arms: `Qwen/Qwen2.5-14B-Instruct` is `14b`, `Qwen1.5-MoE-A2.7B` is `moe-a2.7b`, `smollm2-135m-instruct-12-heads` is `135m-12-heads`."""
+    name = model.rstrip("/").rsplit("/", 1)[-1].lower()
+    size = re.search(r"(?<![\d.a-z])((?:moe-)?a?\d+(?:\.\d+)?[bm])(?![a-z\d])", name)
+    heads = MORE_HEADS.fullmatch(name)
+    return (size[1] if size else name) + (f"-{heads[2]}-heads" if heads else "")
 
 
 def check_draft(target: Model, draft: Model, *, heterogeneous: bool) -> None:

@@ -117,8 +117,8 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
     """Prediction, reference and measurement on one axis: dashed lines, crosses and dots, one colour an arm.
 
     `rows` has a row a point: `arm`, the column `x`, `value`, `source` (`predicted`, `reference` or `measured`), `host`, and, where there are any, `low` and
-    `high`, the ends of an interval. `theory.beside` makes it of sections 3 and 5; any other frame with these columns will do. Figures of several
-    hosts may be on one axis as multiples alone.
+    `high`, the ends of an interval, and `labels`, what has to be said of the point (`comparisons.kinds`), which the legend says of its source.
+    `theory.beside` makes it of sections 3 and 5; any other frame with these columns will do. Figures of several hosts may be on one axis as multiples alone.
 
         plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple of the baseline: total throughput")
     """
@@ -126,7 +126,7 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
     if unknown:
         raise ParameterError("a source that is not drawn", value=", ".join(unknown), allowed=", ".join(SOURCES))
     figure, axis = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    palette, of_hosts = colours(rows["arm"]), {source: sorted(set(mine["host"])) for source, mine in rows.groupby("source")}
+    palette, of_hosts = colours(rows["arm"]), {source: [_labelled(host, cells, "\n") for host, cells in mine.groupby("host")] for source, mine in rows.groupby("source")}
     for (source, _, arm), mine in rows.groupby(["source", "host", "arm"], sort=False):
         mine = mine.sort_values(x)
         axis.plot(mine[x], mine["value"], color=palette[arm], **SOURCES[source])
@@ -183,8 +183,7 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
         at = np.array([names.index(pair) for pair in zip(mine["technique"], mine["arm"], strict=True)]) + 0.12 * ((len(bases) - 1) / 2 - place)
         errors = np.nan_to_num(np.array([mine["ratio"] - mine["low"], mine["high"] - mine["ratio"]], dtype=float))
         look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
-        about = dict.fromkeys(label for labels in mine["labels"].dropna() for label in labels.split(", ") if label)
-        axis.errorbar(mine["ratio"], at, xerr=errors, linestyle="none", markersize=5, capsize=2, color=PALETTE[1 + place], label=f"{basis}, {host}" + (f" ({', '.join(about)})" if about else ""), **look)
+        axis.errorbar(mine["ratio"], at, xerr=errors, linestyle="none", markersize=5, capsize=2, color=PALETTE[1 + place], label=_labelled(f"{basis}, {host}", mine), **look)
     axis.axvline(1, color="black", linewidth=0.9)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}×")
@@ -192,6 +191,12 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
     axis.set_xlabel(f"{metric}, multiple of the arm replaced, lowest concurrency measured")
     figure.legend(fontsize=7.5, ncols=2, loc="outside upper center")
     return figure
+
+
+def _labelled(name: str, rows: pandas.DataFrame, between: str = " ") -> str:
+    """`h200x1 (random weights, prescribed acceptance)`: a name in a legend with what the `labels` of its rows say."""
+    about = dict.fromkeys(label for labels in rows["labels"].dropna() for label in labels.split(", ") if label) if "labels" in rows else ()
+    return f"{name}{between}({', '.join(about)})" if about else name
 
 
 def _concurrency_axis(axis, frame) -> None:

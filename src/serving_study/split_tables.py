@@ -21,7 +21,7 @@ def memory(found: list[dict], label: str) -> Styler:
 
 
 def reference_memory(host: str) -> Styler:
-    """The reference study's starts, and the KV tokens that arithmetic expects of them."""
+    """The reference study's starts, the KV tokens that arithmetic expects of them, and of those that failed what was tried and after how long."""
     figures = reference.load(splits.SECTION).query("host == @host and concurrency.isna()")
     wide = figures.pivot_table(index="arm", columns="metric", values="value", sort=False)
     outcome = figures[figures["metric"] == "start_outcome"].set_index("arm")["text"]
@@ -31,8 +31,12 @@ def reference_memory(host: str) -> Styler:
     for _, rows in splits.groups(frame.reset_index(names="arm").dropna(subset="kv_cache_tokens")).items():
         first = rows.set_index("arm")["kv_cache_tokens"][splits.baseline(rows["arm"])]
         frame.loc[rows["arm"], "KV gain"] = (rows["kv_cache_tokens"] / first).to_numpy()
-    shown = frame.reset_index(names="arm").rename(columns={"weights_gib": "weights a rank (GiB)", "kv_cache_tokens": "KV cache (tokens)", "max_concurrency": "maximum concurrency", "kv_tokens": "KV cache by arithmetic"})
-    formats = {"weights a rank (GiB)": "{:.2f}", "KV cache (tokens)": "{:,.0f}", "KV cache by arithmetic": "{:,.0f}", "maximum concurrency": "{:.2f}×", "KV gain": "{:.1f}×"}
+    if "oom_tried_mib" in wide:
+        frame = frame.join(wide.filter(["failure_s"]))
+        failed = wide.dropna(subset="oom_tried_mib")
+        frame["reason"] = failed["oom_tried_mib"].map("tried to allocate {:.0f} MiB".format) + failed["oom_free_mib"].map(", {:.2f} MiB free".format) + failed["oom_capacity_gib"].map(" of {:.2f} GiB".format)
+    shown = frame.reset_index(names="arm").rename(columns={"failure_s": "failed after (s)", "weights_gib": "weights a rank (GiB)", "kv_cache_tokens": "KV cache (tokens)", "max_concurrency": "maximum concurrency", "kv_tokens": "KV cache by arithmetic"})
+    formats = {"weights a rank (GiB)": "{:.2f}", "KV cache (tokens)": "{:,.0f}", "KV cache by arithmetic": "{:,.0f}", "maximum concurrency": "{:.2f}×", "KV gain": "{:.1f}×"} | ({"failed after (s)": "{:.0f}"} if "failed after (s)" in shown else {})
     return tables.style(shown, f"Starts in the reference study ({host}, reference)", formats)
 
 
@@ -104,19 +108,14 @@ def compared(cells: pandas.DataFrame, metric: str = "total_token_throughput") ->
 
 def verdicts(cells: pandas.DataFrame, tolerance: float = reference.TOLERANCE) -> Styler:
     """Against the other hosts and the reference study, model by model, each with the arm of fewest GPUs that both have as baseline: ratios, and why not."""
-    own = splits.groups(reference.of_files(cells["host"].iloc[0], list(cells["file"])).frame)
+    own = reference.of_files(cells["host"].iloc[0], list(cells["file"]))
     found = [reference.of_files(name, list(store.Store(name, splits.SECTION, paths.RESULTS_PUBLISHED).newest()["file"])) for name in tables.other_hosts(splits.SECTION, set(cells["host"]))]
     rows = []
     for other in [*found, reference.study("reference/a10gx4", splits.SECTION)]:
-        theirs, counts, reasons = splits.groups(other.frame), {}, []
-        for name in [name for name in own if name in theirs]:
-            shared = [arm for arm in dict.fromkeys(own[name]["arm"]) if arm in set(theirs[name]["arm"])]
-            if len(shared) < 2:
-                continue
-            table = reference.verdicts(reference.Study(cells["host"].iloc[0], own[name]), reference.Study(other.name, theirs[name]), tolerance=tolerance, baseline=splits.baseline(shared))
-            ratios = table[table["kind"] == "ratio"]
-            counts = {verdict: counts.get(verdict, 0) + int((ratios["verdict"] == verdict).sum()) for verdict in (reference.REPRODUCES, reference.DIFFERS, reference.NOT_COMPARABLE)}
-            reasons += [tables._reason(ratios)] if len(ratios) else []
+        table = splits.verdicts(own, other, tolerance=tolerance)
+        ratios = table[table["kind"] == "ratio"]
+        counts = {verdict: int((ratios["verdict"] == verdict).sum()) for verdict in (reference.REPRODUCES, reference.DIFFERS, reference.NOT_COMPARABLE)}
+        reasons = [tables._reason(rows) for _, rows in ratios.groupby("model", sort=False)]
         looks = {reference.DIFFERS: "fail", reference.REPRODUCES: "pass", reference.NOT_COMPARABLE: "unknown"}
         badges = "<br>".join(f'<span class="badge-{looks[verdict]}">{verdict}</span> {count}' for verdict, count in counts.items() if count)
         rows.append({"against": other.name, "verdict": badges or tables.badge("unknown"), "found": "<br>".join(dict.fromkeys(reasons)) or "no arm pair in common"})
@@ -131,12 +130,12 @@ def links_table(found: dict, label: str) -> Styler:
 
 
 def matrix(found: dict, label: str) -> Styler:
-    """Each pair of GPUs: its link, and what the largest copy makes of it each way, GB/s."""
+    """Each pair of GPUs: its link, and what the largest copy makes of it each way, GB/s. The caption says which EFA interfaces lead to other hosts."""
     copies = pandas.DataFrame([row for row in found.get("measured", []) if row["name"] == "GPU to GPU"], columns=["link", "bytes", "gb_s"]).sort_values("bytes").drop_duplicates("link", keep="last").set_index("link")["gb_s"]
     plugged = (found.get("topology") or {}).get("pairs", {})
     names = dict.fromkeys([*plugged, *("-".join(sorted(pair.split(" to "))) for pair in copies.index)])
     rows = [{"pair": f"GPU {first} and GPU {second}", "link": plugged.get(f"{first}-{second}"), "there (GB/s)": copies.get(f"{first} to {second}", math.nan), "back (GB/s)": copies.get(f"{second} to {first}", math.nan)} for first, second in (name.split("-") for name in names)]
-    return tables.style(pandas.DataFrame(rows, columns=["pair", "link", "there (GB/s)", "back (GB/s)"]), f"Pairs of GPUs ({label}{'' if rows else ': none'})", {name: "{:,.1f}" for name in ("there (GB/s)", "back (GB/s)")})
+    return tables.style(pandas.DataFrame(rows, columns=["pair", "link", "there (GB/s)", "back (GB/s)"]), f"Pairs of GPUs ({label}{'' if rows else ': none'}; {links.efa(found)})", {name: "{:,.1f}" for name in ("there (GB/s)", "back (GB/s)")})
 
 
 def instances_table() -> Styler:

@@ -77,8 +77,9 @@ def first_model(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def baseline(arms) -> str:
-    """The arm with the fewest GPUs; of several the first."""
-    return min((arm for arm in dict.fromkeys(arms) if not arm.endswith(comparisons.AGAIN)), key=lambda arm: of(arm).gpus)
+    """The arm with the fewest GPUs; of several, in whatever order they are stored, one copy before several, tensors before a pipeline and plain before special."""
+    order = lambda split: (split.gpus, split.copies, split.pp, split.ep, split.rest)  # noqa: E731
+    return min((arm for arm in dict.fromkeys(arms) if not arm.endswith(comparisons.AGAIN)), key=lambda arm: order(of(arm)))
 
 
 def records(results) -> list[dict]:
@@ -108,6 +109,17 @@ def starts(found: list[dict]) -> pandas.DataFrame:
         first = mine.set_index("arm")["kv_cache_tokens"][baseline(mine["arm"])]
         frame.loc[mine.index, "gain"] = mine["kv_cache_tokens"] / first
     return frame
+
+
+def verdicts(a: reference.Study, b: reference.Study, *, tolerance: float = reference.TOLERANCE) -> pandas.DataFrame:
+    """`reference.verdicts` model by model, each against the arm with the fewest GPUs that both have; a column more, `model`."""
+    ours, theirs, found = groups(a.frame), groups(b.frame), []
+    for name in [name for name in ours if name in theirs]:
+        shared = [arm for arm in dict.fromkeys(ours[name]["arm"]) if arm in set(theirs[name]["arm"]) and not arm.endswith(comparisons.AGAIN)]
+        if shared:
+            sides = reference.Study(a.name, ours[name]), reference.Study(b.name, theirs[name])
+            found.append(reference.verdicts(*sides, tolerance=tolerance, baseline=baseline(shared)).assign(model=name))
+    return pandas.concat(found, ignore_index=True) if found else pandas.DataFrame(columns=["kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why", "model"])
 
 
 def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -155,10 +167,11 @@ def usd_per_gpu_hour(profile: str) -> tuple[float, str] | None:
 
 def accounts(frame: pandas.DataFrame, places: int | None = None, metric: str = THROUGHPUT) -> pandas.DataFrame:
     """Equal resources: `model`, `arm`, `used`, `idle`, `concurrency`, `output_throughput`, `a used one`, `a paid one` (idle ones counted), and `USD a million
-    tokens` of the whole host where a price is known. `places` is how many GPUs (on a CPU host, parts of its cores) the host has."""
+    tokens` of all of them where a price is known. `places` is how many GPUs are paid for, those of the profile when None; on a CPU host as many parts of
+    its cores as its largest arm has ranks."""
     profile = frame["host"].iloc[0].split(",")[0]
     count = re.search(r"x(\d+)$", profile)
-    places = places or (int(count[1]) if count else max(of(arm).gpus for arm in frame["arm"]))
+    places = places or max([int(count[1]) if count else 1, *(of(arm).gpus for arm in frame["arm"])])
     price, rows = usd_per_gpu_hour(profile), []
     for row in comparisons.summary(frame[~frame["arm"].str.endswith(comparisons.AGAIN)], metric).itertuples():
         split = of(row.arm)
@@ -192,6 +205,26 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
         measured = {f"measured_{label}": means[name].get(key, math.nan) for name, label in (("median_tpot_ms", "tpot_ms"), (THROUGHPUT, THROUGHPUT))}
         rows.append({"arm": cell.arm, "concurrency": int(cell.concurrency), "tpot_ms": seen["median_tpot_ms"], THROUGHPUT: seen[THROUGHPUT] * cell.concurrency / each} | measured)
     return pandas.DataFrame(rows, columns=columns)
+
+
+def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> pandas.DataFrame:
+    """What `plots.beside` draws: by split, multiples of the model's arm with one GPU, predicted, of the reference study and measured here.
+
+    The prediction is for this host where its ceilings are known, else for the reference study's; the model that is measured again stands for the host.
+    """
+    theirs = theory.beside(SECTION, "a10gx4", metric)
+    theirs = theirs[theirs["arm"].str.startswith("7b-")].assign(host="a10gx4, 7b")
+    mine = first_model(cells) if len(cells) else cells
+    rows, first = [], baseline(mine["arm"]) if len(mine) else ""
+    if first and of(first).gpus == 1:
+        about = {"host": f"{cells['host'].iloc[0]}, {of(first).group}"}
+        measured, expected = efficiency(mine, metric), predicted(mine).drop_duplicates(["arm", "concurrency"]).set_index(["arm", "concurrency"])[THROUGHPUT]
+        rows += [about | {"arm": row.arm, "concurrency": int(row.concurrency), "source": "measured", "value": row.multiple, "labels": comparisons.kinds(mine[mine["arm"] == row.arm])} for row in measured.itertuples()]
+        rows += [about | {"arm": arm, "concurrency": concurrency, "source": "predicted", "value": value / expected[first, concurrency]} for (arm, concurrency), value in expected.items() if arm != first and (first, concurrency) in expected]
+        if len(expected):
+            theirs = theirs[theirs["source"] != "predicted"]
+    frame = pandas.concat([theirs, pandas.DataFrame(rows, columns=theirs.columns)], ignore_index=True) if rows else theirs.reset_index(drop=True)
+    return frame.assign(arm=[arm.removeprefix(f"{of(arm).group}-") for arm in frame["arm"]])
 
 
 def kv_tokens(start: dict) -> float:

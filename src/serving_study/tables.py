@@ -35,14 +35,7 @@ def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, in
 
 def labels(frame: pandas.DataFrame) -> str:
     """`cpu`, `h200x1, random weights, prescribed acceptance`: what a caption must say about its figures."""
-    words = sorted(set(frame["host"].dropna()))
-    if "weights" in frame and (frame["weights"] == "random").any():
-        words.append("random weights")
-    if "acceptance" in frame and (frame["acceptance"] == "prescribed").any():
-        words.append("prescribed acceptance")
-    if "engine" in frame and (frame["engine"] == "modified").any():
-        words.append("modified engine")
-    return ", ".join(words)
+    return ", ".join(filter(None, [*sorted(set(frame["host"].dropna())), comparisons.kinds(frame)]))
 
 
 def starts(frame: pandas.DataFrame) -> Styler:
@@ -62,7 +55,7 @@ def provenance(plan) -> Styler:
         ("host", f"{plan.host.profile}: {', '.join(gpu.name for gpu in plan.host.gpus) or plan.host.cpu_model}, {plan.host.cpus} cores, {plan.host.memory_gib:.0f} GiB"),
         ("engine", f"vLLM {plan.environment.vllm}, torch {plan.environment.versions.get('torch')}"),
         *(("model", f"{model.name}, {model.weights} weights") for model in models.values()),
-        ("prompts", f"{plan.loads[0].dataset.name}, sha256 {plan.loads[0].dataset.sha256[:12]}"),
+        *(("prompts", f"{load.dataset.name}, sha256 {load.dataset.sha256[:12]}") for load in plan.loads[:1]),
         *(("note", note) for note in plan.notes),
     ]
     return style(pandas.DataFrame(rows, columns=["what", "found"]), f"What is measured here ({plan.host.profile})")

@@ -28,17 +28,18 @@ from dataclasses import replace
 
 import pandas
 
-from . import capacity, ceilings, comparisons, paths, rates, reference, shapes, store
-from .errors import ParameterError
+from . import capacity, ceilings, comparisons, models, paths, rates, reference, shapes, store
+from .errors import ModelError, ParameterError
 from .latency import Machine, Speculation, Work, alpha_of, closed_loop, crossover, fit, split
 
 CALIBRATION = paths.DATA / "hardware" / "calibration.csv"
 WAITS = paths.DATA / "hardware" / "waits.csv"
 TYPICAL = (0.72, 0.6)  # of a host that was never calibrated: what the fitted ones have in the middle
 TYPICAL_OF_PROBED = (0.72 / 0.9, 0.6 / 0.75)  # the same of what a probe measures, assuming nine tenths of the datasheet's bandwidth and three quarters of its rate
-LINKS = {"pcie": (2.5e9, 15e-6), "nvlink": (300e9, 15e-6)}  # bytes/s and seconds a step of a ring; pcie: through the host's memory
+LINKS = {"pcie": (2.5e9, 15e-6), "nvlink": (300e9, 15e-6)}  # bytes/s and seconds a step; pcie: through the host's memory
 TARGET, DRAFT = "qwen2.5-7b-instruct", "qwen2.5-0.5b-instruct"
 SPLITS = {"7b-tp1": ("7b", 1, 1), "7b-tp2": ("7b", 2, 1), "7b-tp4": ("7b", 4, 1), "14b-tp1": ("14b", 1, 1), "14b-tp2": ("14b", 2, 1), "14b-pp2": ("14b", 1, 2), "14b-tp4": ("14b", 4, 1)}
+SPLIT = {"tp1": (1, 1), "tp2": (2, 1), "pp2": (1, 2), "tp4": (4, 1), "tp8": (8, 1)}  # of any other model, as far as the host has GPUs
 # Which cells say something about theory, and why the others do not.
 EXCLUDED = {("l4x1", "ngram-k3"): "how often the look-up finds something to propose is not stated"}
 EXCLUDED |= {("h200x1", arm): "what a draft's layer makes the GPU wait was taken from it" for arm in ("draft-k1", "draft-k3, its graphs on")}
@@ -81,10 +82,10 @@ def machine(host: ceilings.Instance, constants: tuple[float, float] | None = Non
     bandwidth, latency_s = LINKS.get(host.link, (0.0, 0.0))
     stated = 1e9 * host.gpu.bandwidth_gb_s, 1e12 * host.gpu.bf16_tflops
     if probed is None:
-        return Machine(*stated, *(same or TYPICAL), link_bandwidth=bandwidth, link_latency_s=latency_s)
+        return Machine(*stated, *(same or TYPICAL), link_bandwidth=bandwidth, link_latency_s=latency_s, link_ring=host.link != "nvlink")
     measured = 1e9 * probed.value(rates.MEMORY), 1e12 * probed.tflops
     shares = [min(1.0, share * ceiling / seen) for share, ceiling, seen in zip(same, stated, measured, strict=True)] if same else TYPICAL_OF_PROBED
-    return Machine(*measured, *shares, link_bandwidth=min(bandwidth, 1e9 * (probed.value(rates.PEER) or bandwidth)), link_latency_s=latency_s)
+    return Machine(*measured, *shares, link_bandwidth=min(bandwidth, 1e9 * (probed.value(rates.PEER) or bandwidth)), link_latency_s=latency_s, link_ring=host.link != "nvlink")
 
 
 def probed_rates(host: ceilings.Instance) -> rates.Rates | None:
@@ -134,21 +135,28 @@ def _published_baseline() -> dict:
 
 def predict(host: str, model: str = TARGET, draft: str = DRAFT, *, section: int = 3, acceptance: dict[str, float] | None = None, price_per_hour: float | None = None) -> pandas.DataFrame:
     """One row an arm and concurrency of section 3 or 5 on a host (profile or instance type): `weights_gib`, `kv_tokens`, `max_concurrency`, `tpot_ms`,
-    `ttft_ms`, `output_throughput`, `multiple` of the first arm, `crossover` (concurrency from which an arm no longer pays), `usd_per_million`
+    `ttft_ms`, `output_throughput`, `multiple` of its model's first arm that starts, `crossover` (concurrency from which an arm no longer pays), `usd_per_million`
     output tokens where a price is given, and `ceilings` (`datasheet`, or when they were probed). Arms that do not start have a `reason` and no figures.
 
-    `acceptance` is a rate by arm; without, the reference study's mean.
+    `acceptance` is a rate by arm; without, the reference study's mean. Section 5's arms are the reference study's seven, of another model than its
+    7B those of SPLIT.
     """
     if section not in reference.LOADS:
         raise ParameterError("nothing is predicted for this section", value=section, allowed=", ".join(map(str, reference.LOADS)))
     place, rows = ceilings.of_host(host), []
     probed, accepted = probed_rates(place), acceptance if acceptance is not None else _reference_rates()
     for arm, target, tp, pp, k, drafted in _arms(section, model, draft):
-        row = {"arm": arm, "gpus": tp * pp, "ceilings": probed.label if probed else "datasheet"}
+        row = {"model": target.name, "arm": arm, "gpus": tp * pp, "ceilings": probed.label if probed else "datasheet"}
         if tp * pp > place.count:
             rows.append(row | {"reason": f"needs {tp * pp} GPUs, {host} has {place.count}"})
             continue
-        found = capacity.predict(capacity.Server(target, place.gpu, tp=tp, pp=pp, max_num_seqs=128, speculative_tokens=k, draft=drafted))
+        try:
+            found = capacity.predict(capacity.Server(target, place.gpu, tp=tp, pp=pp, max_num_seqs=128, speculative_tokens=k, draft=drafted))
+        except ModelError as error:
+            if tp * pp == 1:
+                raise
+            rows.append(row | {"reason": f"{error.what}: {error.value}"})
+            continue
         row |= {"weights_gib": found.weights_gib}
         if not found.starts:
             rows.append(row | {"reason": f"out of memory: {found.weights_gib:.1f} GiB of weights, {place.gpu.memory_gib:.1f} GiB of memory"})
@@ -162,10 +170,9 @@ def predict(host: str, model: str = TARGET, draft: str = DRAFT, *, section: int 
             cost = price_per_hour / 3600 / seen["output_throughput"] * 1e6 if price_per_hour else None
             rows.append(row | {"concurrency": concurrency, "tpot_ms": seen["median_tpot_ms"], "ttft_ms": seen["median_ttft_ms"], "output_throughput": seen["output_throughput"], "crossover": ends, "usd_per_million": cost})
     columns = ["arm", "gpus", "weights_gib", "kv_tokens", "max_concurrency", "concurrency", "tpot_ms", "ttft_ms", "output_throughput", "multiple", "crossover", "usd_per_million", "ceilings", "reason"]
-    frame = pandas.DataFrame(rows).reindex(columns=columns)
-    first = frame.dropna(subset=["concurrency"]).drop_duplicates("concurrency").set_index("concurrency")["output_throughput"]
-    frame["multiple"] = frame["output_throughput"] / frame["concurrency"].map(first)
-    return frame
+    frame = pandas.DataFrame(rows).reindex(columns=["model", *columns]).astype({"crossover": float, "usd_per_million": float})
+    frame["multiple"] = frame["output_throughput"] / frame.groupby(["model", "concurrency"])["output_throughput"].transform("first")
+    return frame[columns]
 
 
 def errors() -> pandas.DataFrame:
@@ -194,7 +201,8 @@ def beside(section: int, host: str, metric: str, cells: pandas.DataFrame | None 
     """What `plots.beside` draws: for a host with a published baseline, each arm's prediction and its measured figure, and the mean of `cells` beside them.
 
     As multiples of the baseline's own; absolute figures on request, and only of one host. Figures published by the reference study have the source
-    `reference`, those of the book's own machines `measured`; `cells` of the same host take the place of the latter.
+    `reference`, those of the book's own machines `measured`; `cells` of the same host take the place of the latter. `labels` are what has to be said
+    of a measured figure: random weights, prescribed acceptance.
     """
     known = {(number, name): (found, baseline) for number, name, found, baseline in _measured()}
     if metric not in PREDICTED or (section, host) not in known:
@@ -210,10 +218,11 @@ def beside(section: int, host: str, metric: str, cells: pandas.DataFrame | None 
         if (host, arm) not in EXCLUDED:
             rows.append({"arm": arm, "concurrency": concurrency, "source": "predicted", "host": host, "value": seen[metric]})
         if not replaced:
-            rows.append({"arm": arm, "concurrency": concurrency, "source": ours, "host": host, "value": cell.get(metric)})
+            rows.append({"arm": arm, "concurrency": concurrency, "source": ours, "host": host, "value": cell.get(metric), "labels": cell["labels"]})
     if cells is not None:
-        means = comparisons.summary(cells[~cells["arm"].str.endswith(comparisons.AGAIN)], metric)
-        rows += [{"arm": row.arm, "concurrency": int(row.concurrency), "source": "measured", "host": ", ".join(sorted(set(cells["host"]))), "value": row.mean} for row in means.itertuples(index=False)]
+        means, kinds = comparisons.summary(cells[~cells["arm"].str.endswith(comparisons.AGAIN)], metric), _kinds(cells)
+        about = {"source": "measured", "host": ", ".join(sorted(set(cells["host"])))}
+        rows += [about | {"arm": row.arm, "concurrency": int(row.concurrency), "value": row.mean, "labels": kinds[row.arm]} for row in means.itertuples(index=False)]
     frame = pandas.DataFrame(rows).dropna(subset=["value"])
     if multiples:
         base = frame[frame["arm"] == baseline].drop_duplicates(["source", "host", "concurrency"]).set_index(["source", "host", "concurrency"])["value"]
@@ -267,41 +276,53 @@ def _measured():
         figures = reference.load(section)
         figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]
         wide = figures.pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False)
-        yield section, host, {(arm, int(concurrency)): _cell(arm, row, "in pieces") for (arm, concurrency), row in _first(wide, baseline)}, baseline
+        yield section, host, {(arm, int(concurrency)): _cell(arm, row, "in pieces", "") for (arm, concurrency), row in _first(wide, baseline)}, baseline
     frames = [store.Store("h200x1", name, paths.RESULTS_PUBLISHED).newest() for name in (3, "3-draft-graphs")]
     frames[1] = frames[1].assign(arm=frames[1]["arm"] + ", its graphs on")
     frame = comparisons.usable(pandas.concat(frames, ignore_index=True))
     frame = frame[frame["concurrency"].isin(list(reference.LOADS[3])) & ~frame["arm"].str.endswith(comparisons.AGAIN)]
     means = frame.groupby(["arm", "concurrency"], sort=False)[["median_tpot_ms", "median_ttft_ms", "output_throughput", "total_token_throughput", "acceptance_rate", "total_output_tokens", "accepted_tokens"]].mean()
-    cells = {(arm, int(concurrency)): _cell(arm, row, "in pieces" if arm.endswith("graphs on") else "by kernel") for (arm, concurrency), row in _first(means, "baseline")}
+    kinds = _kinds(frame)
+    cells = {(arm, int(concurrency)): _cell(arm, row, "in pieces" if arm.endswith("graphs on") else "by kernel", kinds[arm]) for (arm, concurrency), row in _first(means, "baseline")}
     yield 3, "h200x1", cells, "baseline"
+
+
+def _kinds(cells: pandas.DataFrame) -> dict[str, str]:
+    """Arm to what has to be said of its cells."""
+    return {arm: comparisons.kinds(mine) for arm, mine in cells.groupby("arm")}
 
 
 def _first(wide: pandas.DataFrame, baseline: str):
     return sorted(wide.iterrows(), key=lambda item: item[0][0] != baseline)
 
 
-def _cell(arm: str, row, launched: str) -> dict:
+def _cell(arm: str, row, launched: str, labels: str) -> dict:
     """A measured cell with what theory needs of its arm. Where the counters are known, the tokens of a round are the measured ones."""
+    about = row.to_dict() | {"labels": labels}
     if arm in SPLITS:
         size, tp, pp = SPLITS[arm]
-        return {**row.to_dict(), "rank": work(shapes.load(f"qwen2.5-{size}-instruct"), tp, pp), "speculation": None}
+        return about | {"rank": work(shapes.load(f"qwen2.5-{size}-instruct"), tp, pp), "speculation": None}
     k = int(arm.split("-k")[1].split(",")[0]) if "-k" in arm else 0
     speculation = None
     if k:
         accepted = row.get("accepted_tokens")
         alpha = alpha_of(row["acceptance_rate"], k) if accepted is None else alpha_of((row["total_output_tokens"] / (row["total_output_tokens"] - accepted) - 1) / k, k)
         speculation = speculate(k, alpha, work(shapes.load(DRAFT)) if arm.startswith("draft") else None, launched)
-    return {**row.to_dict(), "rank": work(shapes.load(TARGET)), "speculation": speculation}
+    return about | {"rank": work(shapes.load(TARGET)), "speculation": speculation}
 
 
 def _arms(section: int, model: str, draft: str):
     """Name, shape, TP, PP, k, draft's shape."""
+    target = shapes.load(model)
     if section == 5:
-        for arm, (size, tp, pp) in SPLITS.items():
-            yield arm, shapes.load(f"qwen2.5-{size}-instruct"), tp, pp, 0, None
+        if target.config == shapes.load(TARGET).config:
+            for arm, (size, tp, pp) in SPLITS.items():
+                yield arm, shapes.load(f"qwen2.5-{size}-instruct"), tp, pp, 0, None
+        else:
+            for split, (tp, pp) in SPLIT.items():
+                yield f"{models.short(model)}-{split}", target, tp, pp, 0, None
         return
-    target, drafted = shapes.load(model), shapes.load(draft)
+    drafted = shapes.load(draft)
     yield "baseline", target, 1, 1, 0, None
     yield "ngram-k3", target, 1, 1, 3, None
     for k in (1, 3, 5):

@@ -101,6 +101,16 @@ def test_cells_of_another_model_than_the_newest_are_left_out(tmp_path):
     assert set(verdicts(found)) == {("a", 1)} and found.left_out == {"another model": 1} and "a/model on NVIDIA Toy" in found.where
 
 
+def test_arms_may_have_a_model_each(tmp_path):
+    run = store.Store("toy", 5, tmp_path).new_run()
+    store.write(run.folder / "run.json", {"host": {"gpus": [{"name": "NVIDIA Toy"}] * 2, "cpu_model": "A CPU", "cpus": 2}, "parameters": {"arms": [{"model": "a/7b"}, {"model": "a/14b", "tp": 2}]}})
+    for name, throughput in (("7b-tp1", 100), ("14b-tp2", 80)):
+        run.write_cell(cell(name, 1, 0, throughput, 10) | {"section": 5, "run": run.name}, [])
+    found = advice.of_host("toy", 5, advice.targets(["tpot_p50_ms=40"]), root=tmp_path)
+    assert verdicts(found) == {("7b-tp1", 1): MEETS, ("14b-tp2", 1): MEETS} and not found.left_out and "each arm's own model on NVIDIA Toy, NVIDIA Toy" in found.where
+    assert call("--host", "cpu", "--section", "5").exit_code == 0
+
+
 def test_an_instance_type_has_the_results_of_its_gpus(tmp_path):
     measure(tmp_path, [cell("a", 1, 0, 100, 10)])
     (tmp_path / "toy").rename(tmp_path / "l4x1")
@@ -158,6 +168,11 @@ def test_where_nothing_was_measured_it_predicts_and_says_so(results, cache):
     found = advice.of_host("g6.xlarge", 3, advice.targets(["tpot_p50_ms=40"]))
     assert not found.found and found.rows[0].repeats == 0 and {row.arm for row in found.arms(MISSES)} == {"baseline"}
     assert {row.verdict for row in advice.of_host("g6.xlarge", 3, advice.targets(["itl_p99_ms=40"])).rows} == {UNKNOWN}
+
+
+def test_a_section_without_predictions_says_where_it_was_measured(results):
+    with pytest.raises(HostError, match="nothing is predicted for this section: h200x1, section 7\n  allowed: a host with results .*cpu.*, or section 3 or 5\n  next:    measured: "):
+        advice.of_host("h200x1", 7, ())
 
 
 def test_a_host_of_which_nothing_is_known_is_refused_with_near_matches(results):

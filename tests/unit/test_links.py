@@ -22,6 +22,8 @@ def capture(name):
 @pytest.mark.parametrize(
     ("name", "gpus", "words"),
     [
+        ("a10gx4-phb", 4, "PHB between each pair"),
+        ("l4x4-node", 4, "NODE between each pair"),
         ("h100x4-nv6", 4, "NV6 between each pair"),
         ("rtx5090x2-phb", 2, "PHB between each pair"),
         ("rtx4090-mixed", 5, "SYS between 4 pairs, PHB between 2 pairs, NODE between 4 pairs"),
@@ -59,6 +61,8 @@ def test_fabrics_as_they_are_printed():
     assert [row["provider"] for row in found] == ["efa", "efa", "efa;ofi_rxd"]
     assert found[0] == {"provider": "efa", "fabric": "EFA-fe80::39:beff:fe6e:c23", "domain": "efa_0-rdm", "version": "2.0", "type": "FI_EP_RDM", "protocol": "FI_PROTO_EFA"}
     assert links.fabrics("fi_getinfo: -61 (No data available)\n") == []
+    assert links.efa({"fabrics": found}) == "1 EFA interface" and links.efa({"fabrics": None}) == links.efa({}) == "no EFA interface"
+    assert links.efa({"fabrics": [*found, found[0] | {"domain": "rdmap79s0-rdm"}]}) == "2 EFA interfaces"
 
 
 def program(folder, name, text, code=0):

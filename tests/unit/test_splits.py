@@ -6,8 +6,9 @@ import re
 import matplotlib.pyplot as plt
 import pandas
 import pytest
+from typer.testing import CliRunner
 
-from serving_study import paths, prices, reference, split_tables, splits, store, theory
+from serving_study import cli, paths, plots, prices, reference, split_tables, splits, store, theory
 from serving_study.errors import ParameterError
 
 
@@ -64,6 +65,7 @@ def test_a_name_that_does_not():
 
 def test_each_model_is_held_against_its_own_smallest_arm():
     assert list(splits.groups(CELLS)) == ["7b", "14b"] and splits.baseline(CELLS["arm"]) == "7b-tp1"
+    assert splits.baseline(["14b-pp2", "14b-dp2", "14b-tp4", "14b-tp2"]) == "14b-tp2" and splits.baseline(["7b-tp1-memory-0.15", "7b-tp1"]) == "7b-tp1" and splits.baseline(["moe-a2.7b-tp2-ep", "moe-a2.7b-tp2"]) == "moe-a2.7b-tp2"
     found = splits.efficiency(CELLS).set_index(["arm", "concurrency"])
     assert found.loc[("7b-tp2", 1), "multiple"] == pytest.approx(1.5) and found.loc[("7b-tp2", 1), "efficiency"] == pytest.approx(0.75)
     assert found.loc[("14b-pp2", 1), "gpus"] == 1 and found.loc[("14b-pp2", 1), "multiple"] == pytest.approx(2 / 3)
@@ -93,6 +95,12 @@ def test_idle_gpus_are_paid_for():
     usd, instance = splits.usd_per_gpu_hour("h200x2")
     assert instance == "p5en.48xlarge" and usd == pytest.approx(prices.known("p5en.48xlarge").usd_per_hour / 8)
     assert two["USD a million tokens"] == pytest.approx(2 * usd / 3600 / 9500 * 1e6, rel=0.01)
+
+
+def test_gpus_of_other_nodes_are_paid_for():
+    cells = frame({"7b-tp1": {1: 200.0}, "7b-tp4": {1: 500.0}})
+    assert splits.accounts(cells, 8)["idle"].tolist() == [7, 4] and splits.accounts(cells, 8)["a paid one"].iloc[0] == pytest.approx(25, rel=0.01)
+    assert splits.accounts(cells)["idle"].tolist() == [3, 0]  # a profile is of one node; an arm that spans two tells of as many GPUs
 
 
 def test_a_host_without_a_price_has_no_cost():
@@ -142,6 +150,12 @@ def test_tables_and_plots_say_of_what_they_are(figures):
     assert [axis.get_title() for axis in split_tables.scaling(CELLS, reference_cells).axes] == ["7b, h200x2", "14b, h200x2", "7b, a10gx4, reference", "14b, a10gx4, reference", "", ""]
 
 
+def test_what_the_reference_studys_failed_start_said():
+    found = split_tables.reference_memory("a10gx4").data.set_index("arm")
+    assert found.loc["14b-tp1", "reason"] == "tried to allocate 270 MiB, 127.44 MiB free of 22.06 GiB" and found.loc["14b-tp1", "failed after (s)"] == 35
+    assert found["reason"].notna().sum() == 1 and split_tables.reference_memory("l4x4").data["reason"].notna().sum() == 1
+
+
 def test_cells_that_failed_are_withheld():
     cells = CELLS.assign(certificate=["fail" if arm == "7b-tp2" else "pass" for arm in CELLS["arm"]])
     assert "withheld" in split_tables.throughput(cells).to_html() and "7b-tp2" not in set(splits.efficiency(cells)["arm"])
@@ -187,6 +201,19 @@ def test_predictions_stand_beside_what_was_measured(tmp_path):
     assert "output predicted (tok/s)" in said and theory.basis("h200x2").split(";")[0] in said
 
 
+def test_prediction_reference_and_measurement_on_one_axis(tmp_path, figures):
+    rows = splits.beside(stored(tmp_path, CELLS, {1: 8, 32: 64}))
+    assert set(zip(rows["source"], rows["host"], strict=True)) == {("reference", "a10gx4, 7b"), ("measured", "h200x2, 7b"), ("predicted", "h200x2, 7b")}
+    at = rows.set_index(["source", "arm", "concurrency"])["value"]
+    assert at["measured", "replicas2", 32] == pytest.approx(1.9) and at["reference", "tp2", 1] == pytest.approx(1.84, abs=0.005) and at["predicted", "pp2", 1] == pytest.approx(1, rel=0.02)
+    said = {text.get_text() for text in plots.beside(rows, "multiple").legends[0].get_texts()}
+    assert {"tp2", "pp2", "measured: h200x2, 7b\n(random weights)", "reference: a10gx4, 7b"} <= said
+    slow = frame({"135m-tp1": {1: 20.0}, "135m-tp2": {1: 30.0}, "135m-tp1-again": {1: 20.0}}, host="cpu").assign(weights="real")
+    rows = splits.beside(slow)  # no ceilings: the prediction is the reference study's machine's
+    assert set(zip(rows["source"], rows["host"], strict=True)) == {("predicted", "a10gx4, 7b"), ("reference", "a10gx4, 7b"), ("measured", "cpu, 135m")}
+    assert set(splits.beside(slow[slow["arm"] == "135m-tp2"])["source"]) == set(splits.beside(slow.iloc[:0])["source"]) == {"predicted", "reference"}
+
+
 def test_a_host_without_ceilings_has_no_prediction():
     cells = frame({"135m-tp1": {1: 20.0}, "135m-tp2": {1: 30.0}}, host="cpu")
     assert splits.predicted(cells).empty and "no ceilings are known for this host" in split_tables.predictions(cells).to_html()
@@ -214,6 +241,14 @@ def test_verdicts_go_model_by_model_by_ratios(tmp_path, monkeypatch):
     said = split_tables.verdicts(cells).to_html()
     assert "reference/a10gx4" in said and reference.NOT_COMPARABLE in said and "unequal: weights, data set" in said
     assert "1.84×" in split_tables.compared(cells).to_html() and "1.50×" in split_tables.compared(cells).to_html()
+    mine, theirs = reference.study("h200x2", 5, tmp_path), reference.study("reference/a10gx4", 5)
+    table = splits.verdicts(mine, theirs).query("kind == 'ratio'")
+    assert set(zip(table["model"], table["arm"], strict=True)) == {("7b", "7b-tp2"), ("14b", "14b-pp2")} and set(table["verdict"]) == {reference.NOT_COMPARABLE}
+    assert table.query("arm == '7b-tp2' and metric == 'total_token_throughput'")["b"].item() == pytest.approx(1.84, abs=0.005)
+    assert set(splits.verdicts(mine, mine).query("kind == 'ratio'")["verdict"]) == {reference.REPRODUCES}
+    assert splits.verdicts(reference.Study("none", mine.frame[mine.frame["arm"] == "7b-pp2"]), theirs).empty
+    said = CliRunner().invoke(cli.app, ["compare", "reference/a10gx4", "reference/a10gx4", "--section", "5"]).output
+    assert "ratio     total_token_throughput  7b-tp4" in said and "ratio     total_token_throughput  14b-tp4" in said and "0 differs" in said
 
 
 def test_every_figure_of_the_notebook_is_glued():

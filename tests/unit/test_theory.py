@@ -7,7 +7,7 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
-from serving_study import cli, draft_cost, latency, paths, plots, shapes, theory
+from serving_study import ceilings, cli, draft_cost, latency, paths, plots, shapes, theory
 from serving_study.errors import HostError, ParameterError
 from serving_study.latency import Machine, Speculation, Work
 
@@ -163,8 +163,25 @@ def test_prediction_reference_and_measurement_beside_one_another():
     assert absolute[(absolute["source"] == "reference") & (absolute["arm"] == "14b-pp2")]["value"].tolist() == [59.47, 69.06, 80.75]
     assert len(theory.beside(3, "h200x1", "median_tpot_ms", own[own["arm"] == "baseline"], multiples=False).query("source == 'measured' and arm != 'baseline'")) == 0
     figure = plots.beside(rows, "multiple")
-    assert {text.get_text() for text in figure.legends[0].get_texts()} >= {"draft-k5", "predicted: l4x1", "reference: l4x1", "measured: h200x1"}
+    assert {text.get_text() for text in figure.legends[0].get_texts()} >= {"draft-k5", "predicted: l4x1", "reference: l4x1", "measured: h200x1\n(random weights, prescribed acceptance)"}
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 and box.x1 <= figure.bbox.x1
     plt.close(figure)
+
+
+def test_what_stands_beside_is_labelled_by_what_it_is_alone():
+    own = draft_cost.arms()
+    labels = theory.beside(3, "l4x1", "total_token_throughput", own).groupby(["source", "arm"])["labels"].agg(lambda found: found.dropna().unique().tolist())
+    assert labels["predicted", "draft-k3"] == [] and labels["reference", "draft-k3"] == [""]
+    assert labels["measured", "draft-k3"] == ["random weights, prescribed acceptance"]
+    real = own.assign(weights="real", acceptance=None, engine="as released")
+    for cells, words in ((real, "measured: h200x1"), (real.assign(engine="modified"), "measured: h200x1\n(modified engine)")):
+        figure = plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple")
+        assert words in {text.get_text() for text in figure.legends[0].get_texts()}
+        plt.close(figure)
+    published = theory.beside(3, "h200x1", "total_token_throughput").query("source == 'measured'").groupby("arm")["labels"].first()
+    assert published["draft-k1"] == "random weights, prescribed acceptance" and published["draft-k3, its graphs on"].endswith("modified engine")
 
 
 def test_any_metric_can_be_drawn_beside_its_prediction():
@@ -195,6 +212,29 @@ def test_a_prediction_before_renting():
     assert not theory.is_calibrated("p5.48xlarge") and "never calibrated" in theory.basis("p5.48xlarge")
 
 
+def test_section_5_is_predicted_for_any_model():
+    found = theory.predict("p5.48xlarge", "meta-llama-3-70b", section=5)
+    assert list(dict.fromkeys(found["arm"])) == ["70b-tp1", "70b-tp2", "70b-pp2", "70b-tp4", "70b-tp8"]
+    assert found.set_index("arm").loc["70b-tp1", "reason"] == "out of memory: 131.4 GiB of weights, 79.1 GiB of memory"
+    rows = found[found["concurrency"] == 8].set_index("arm")
+    assert rows.loc["70b-tp2", "multiple"] == 1 and rows.loc["70b-tp8", "output_throughput"] > rows.loc["70b-tp4", "output_throughput"] > rows.loc["70b-pp2", "output_throughput"]
+    assert theory.predict("g5.12xlarge", "Qwen/Qwen2.5-7B-Instruct", section=5).equals(theory.predict("g5.12xlarge", section=5))
+    small = theory.predict("g5.12xlarge", "smollm2-135m-instruct", section=5).dropna(subset=["reason"]).set_index("arm")["reason"]
+    assert small["135m-tp2"].startswith("the heads of smollm2-135m-instruct (9, 3 for keys and values) do not divide") and small["135m-tp8"] == "needs 8 GPUs, g5.12xlarge has 4"
+
+
+def test_multiples_are_of_a_models_own_first_arm():
+    found = theory.predict("g5.12xlarge", section=5).dropna(subset=["multiple"])
+    assert set(found.loc[found["multiple"] == 1, "arm"]) == {"7b-tp1", "14b-tp2"}
+
+
+def test_gpus_that_reach_one_another_directly_add_in_one_step():
+    four = latency.split(Work(1e7, 1e7, 1e3, layers=10, hidden_bytes=1000), tp=4)
+    ring, switch = (latency.all_reduce_s(four, Machine(1e9, 1e12, link_bandwidth=1e9, link_latency_s=1e-5, link_ring=ring), 1) for ring in (True, False))
+    assert ring - switch == pytest.approx(20 * 2e-5) and switch == pytest.approx(20 * (1e-5 + 1.5e-6))
+    assert theory.machine(ceilings.of_host("a10gx4")).link_ring and not theory.machine(ceilings.of_host("h200x8")).link_ring
+
+
 def test_bad_input_is_named():
     with pytest.raises(HostError, match="no ceilings for this host: g9.huge"):
         theory.predict("g9.huge")
@@ -207,6 +247,8 @@ def test_predict_on_the_command_line():
     text = call("--host", "l4x1")
     assert text.exit_code == 0 and "predicted, not measured; constants fitted to a baseline on this GPU" in text.output
     assert "ngram-k3" in text.output and "if the look-up proposes in every round" in text.output
+    every = call("--host", "p5.48xlarge", "--section", "5", "--model", "qwen2.5-14b-instruct")  # all arms start, none has a crossover
+    assert every.exit_code == 0 and "14b-tp8" in every.output and "nan" not in every.output
     found = json.loads(call("--host", "h200x1", "--section", "5", "--json").output)
     assert found["calibrated"] is True and {row["arm"] for row in found["rows"]} == set(theory.SPLITS)
     assert isinstance(call("--host", "l4x1", "--price", "0").exception, ParameterError)

@@ -5,13 +5,37 @@ that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …).
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from .. import datasets, environments, hosts, paths
 from ..environments import Environment
 from ..errors import ParameterError
 from ..hosts import Host
 from ..loads import Load
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Those values of a header that sections 3 and 5 share: server, loads, repeats. None leaves a value to the host's profile."""
+
+    host: str = "auto"
+    weights: str = "auto"
+    concurrencies: list[int] | None = None
+    prompts: list[int] | None = None
+    output_tokens: int | None = None
+    repeats: int | None = None
+    dataset: str = "auto"
+    temperature: float | None = None
+    ignore_eos: bool = True
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float = 0.90
+    kv_cache_gib: int = 1
+    prefix_caching: bool = False
+    enforce_eager: bool | None = None
+    seed: int = 42
+    port: int = 0
+    fresh: bool = False
 
 
 def filled(wanted, defaults: dict):

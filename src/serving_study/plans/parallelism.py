@@ -5,7 +5,6 @@ takes a GPU, on a CPU host an equal part of the cores that all arms of the plan 
 with the reason, before anything starts; one that only its start can refuse (weights that do not fit) is started, and its failure is a result.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,30 +26,12 @@ LARGE_GIB = 40.0  # a GPU from here on holds 14B in bf16: its failure is brought
 
 
 @dataclass(frozen=True)
-class Parallelism:
+class Parallelism(plans.Loaded):
     """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
 
-    host: str = "auto"
     arms: list[dict[str, str | int | float | bool]] | None = None
-    weights: str = "auto"
     nodes: int = 1
     control: bool = True
-    concurrencies: list[int] | None = None
-    prompts: list[int] | None = None
-    output_tokens: int | None = None
-    repeats: int | None = None
-    dataset: str = "auto"
-    temperature: float | None = None
-    ignore_eos: bool = True
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    gpu_memory_utilization: float = 0.90
-    kv_cache_gib: int = 1
-    prefix_caching: bool = False
-    enforce_eager: bool | None = None
-    seed: int = 42
-    port: int = 0
-    fresh: bool = False
 
 
 CPU = {
@@ -125,20 +106,12 @@ def check_values(wanted: Parallelism) -> None:
         refuse("arms", f"each arm once, and models whose sizes tell them apart; twice: {', '.join(twice)}")
 
 
-def short(model: str) -> str:
-    """`Qwen/Qwen2.5-14B-Instruct` is `14b`, `Qwen1.5-MoE-A2.7B` is `moe-a2.7b`, `smollm2-135m-instruct-12-heads` is `135m-12-heads`."""
-    name = model.rstrip("/").rsplit("/", 1)[-1].lower()
-    size = re.search(r"(?<![\d.a-z])((?:moe-)?a?\d+(?:\.\d+)?[bm])(?![a-z\d])", name)
-    heads = models.MORE_HEADS.fullmatch(name)
-    return (size[1] if size else name) + (f"-{heads[2]}-heads" if heads else "")
-
-
 def name_of(about: dict) -> str:
     """`7b-tp2`, `14b-tp2-pp2`, `7b-dp2`, `moe-a2.7b-tp2-ep`, `7b-replicas2`: model, then what is more than one."""
     parts = [f"{key}{about[key]}" for key in ("tp", "pp", "dp") if about.get(key, 1) > 1] + (["ep"] if about.get("ep") else [])
     parts += [f"replicas{about['replicas']}"] if about.get("replicas", 1) > 1 else []
     limit = [f"memory-{about['gpu_memory_utilization']:g}"] if "gpu_memory_utilization" in about else []
-    return "-".join([short(about["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit])
+    return "-".join([models.short(about["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit])
 
 
 def ranks_of(about: dict) -> int:
@@ -158,7 +131,13 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
     if host.gpus and "gpu_memory_utilization" in about:
         options["gpu_memory_utilization"] = about["gpu_memory_utilization"]
     if wanted.nodes > 1:
-        options |= {"distributed_executor_backend": "ray"} | ({"data_parallel_backend": "ray"} if about.get("dp", 1) > 1 else {})
+        options |= {"distributed_executor_backend": "ray"}
+    if wanted.nodes > 1 and about.get("dp", 1) > 1:
+        options["data_parallel_backend"] = "ray"
+        if not (fits := len(host.gpus) // (about.get("tp", 1) * about.get("pp", 1))):
+            variables["VLLM_RAY_DP_PACK_STRATEGY"] = "span"  # a copy on several nodes, which the engine allows only when told
+        elif fits < about["dp"]:
+            options["data_parallel_size_local"] = fits  # else the engine wants all copies on the first node
     if not host.gpus:
         variables |= {"VLLM_CPU_OMP_THREADS_BIND": cores_of(ranks_of(about), ranks)}
         if about.get("pp", 1) > 1:

@@ -11,37 +11,19 @@ from ..sweeps import Plan
 
 
 @dataclass(frozen=True)
-class Speculation:
+class Speculation(plans.Loaded):
     """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
 
-    host: str = "auto"
     model: str | None = None
     draft_model: str | None = None
-    weights: str = "auto"
     ks: list[int] = (1, 3, 5)
     ngram_ks: list[int] = (3,)
     ngram_window: list[int] = (2, 4)
     prescribed_acceptance: dict[str, float] | None = None
     heterogeneous_vocabulary: bool = True
     controls: bool = True
-    concurrencies: list[int] | None = None
-    prompts: list[int] | None = None
-    output_tokens: int | None = None
-    repeats: int | None = None
     crossover_cells: int | None = None
-    dataset: str = "auto"
-    temperature: float | None = None
-    ignore_eos: bool = True
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    gpu_memory_utilization: float = 0.90
-    kv_cache_gib: int = 1
-    prefix_caching: bool = False
-    enforce_eager: bool | None = None
     arms: list[str] | None = None
-    seed: int = 42
-    port: int = 0
-    fresh: bool = False
 
 
 CPU = {
