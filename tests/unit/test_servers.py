@@ -91,4 +91,4 @@ def test_a_free_port_can_be_had():
 
 def test_what_is_published_of_a_servers_words_has_no_path_of_this_machine():
     text = f'\x1b[1m File "{Path.home()}/.pyenv/x.py" {paths.CACHE}/models {paths.ROOT}/src /a/b/site-packages/torch/x.py /opt/env/bin/python3'
-    assert servers.tidied(text) == ' File "~/.pyenv/x.py" .cache/models ./src …/site-packages/torch/x.py python3'
+    assert servers.tidied(text) == ' File "~/.pyenv/x.py" .cache/models ./src …/torch/x.py python3'
