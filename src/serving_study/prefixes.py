@@ -135,6 +135,7 @@ def moved(frame: pandas.DataFrame, plan) -> pandas.DataFrame:
         for tier, found in told["tiers"].items():
             mib = {f"{way}_mib": math.nan if found[f"{way}_bytes"] is None else found[f"{way}_bytes"] / 2**20 for way in ("in", "out")}
             rows.append({"arm": cell.arm, "times": cell.times, "tier": tier, **mib, "counted": told["counted"]})
+    rows.sort(key=lambda row: ([*arms].index(row["arm"]), row["tier"], row["times"]))
     table = pandas.DataFrame(rows, columns=["arm", "times", "tier", "in_mib", "out_mib", "counted"])
     return table.groupby(["arm", "times", "tier", "counted"], sort=False)[["in_mib", "out_mib"]].mean().reset_index()[list(table.columns)]
 
