@@ -20,7 +20,7 @@ from .sweeps import Plan, Results
 
 COLUMNS = ("model", "max_model_len", "max_num_seqs", "prefix_caching", "drafted", "tp", "cache", "outcome", "kv_gib", "kv_cache_tokens", "max_concurrency", "kib_per_token", "predicted_tokens", "predicted_kib_per_token", "error", "needed_gib", "predicted_needed_gib", "reason", "host", "weights", "arm")
 USUAL_LENGTH = hybrid.USUAL["max_model_len"]
-NAMED = {"model": "model", "outcome": "outcome", "max_model_len": "length", "max_num_seqs": "sequences", "prefix_caching": "prefix caching", "drafted": "drafted", "tp": "tp", "cache": "numbers", "kv_gib": "KV cache (GiB)", "kv_cache_tokens": "tokens", "max_concurrency": "maximum concurrency", "kib_per_token": "KiB a token", "predicted_tokens": "tokens, predicted", "error": "error"}
+NAMED = {"model": "model", "setting": "setting", "kv_cache_tokens": "tokens", "predicted_tokens": "predicted", "error": "error", "max_concurrency": "concurrency", "kib_per_token": "KiB a token", "kv_gib": "KV cache (GiB)", "outcome": "outcome"}
 
 
 def layout(arm: Arm, on_gpu: bool) -> pages.Layout:
@@ -58,20 +58,27 @@ def _row(plan: Plan, arm: Arm, start: dict | None) -> dict:
     return row | {"kib_per_token": kv_bytes / row["kv_cache_tokens"] / 1024, "predicted_tokens": tokens, "predicted_kib_per_token": kv_bytes / tokens / 1024 if tokens else math.nan, "error": tokens / row["kv_cache_tokens"] - 1}
 
 
+def setting(row: dict) -> str:
+    """A setting in words: `8,192`, `8,192, no prefix caching, mtp 3, 2 ranks, fp8`: the length, then what is not as usual."""
+    words = [f"{row['max_model_len']:,}"] + ([f"{row['max_num_seqs']} sequences"] if row["max_num_seqs"] != hybrid.USUAL["max_num_seqs"] else [])
+    words += (["no prefix caching"] if row["prefix_caching"] == "off" else []) + ([row["drafted"]] if isinstance(row["drafted"], str) else [])
+    return ", ".join([*words, *([f"{row['tp']} ranks"] if row["tp"] > 1 else []), *(["fp8"] if row["cache"] == "fp8" else [])])
+
+
 def started(frame: pandas.DataFrame) -> Styler:
     """The settings whose server said its size, each with its log's two figures and what the rule makes of them; *failed* is one that said it and died at its first request."""
-    shown = frame[frame["kv_cache_tokens"].notna()]
-    formats = {"length": "{:,}", "KV cache (GiB)": "{:.2f}", "tokens": "{:,.0f}", "maximum concurrency": "{:.2f}×", "KiB a token": "{:.2f}", "tokens, predicted": "{:,.0f}", "KiB, predicted": "{:.2f}", "error": "{:+.2%}"}
+    shown = frame[frame["kv_cache_tokens"].notna()].assign(setting=lambda rows: [setting(row) for row in rows.to_dict("records")])
+    formats = {"KV cache (GiB)": "{:.2f}", "tokens": "{:,.0f}", "concurrency": "{:.2f}×", "KiB a token": "{:.2f}", "predicted": "{:,.0f}", "error": "{:+.2%}"}
     caption = f"What servers say of their KV cache ({tables.labels(shown)})" if len(shown) else "What servers say of their KV cache: none came up here"
     return tables.style(shown[[*NAMED]].rename(columns=NAMED), caption, formats)
 
 
 def not_started(frame: pandas.DataFrame) -> Styler:
     """The settings whose server does not answer, each with the reason; where one request did not fit, the GiB that it would take, by the engine and by the rule."""
-    shown = frame[frame["outcome"] != "ok"].rename(columns={"max_model_len": "length", "prefix_caching": "prefix caching", "cache": "numbers", "needed_gib": "needs (GiB)", "predicted_needed_gib": "predicted (GiB)"})
-    shown = shown.assign(**{"predicted (GiB)": shown["predicted (GiB)"].where(shown["needs (GiB)"].notna())})
-    columns = ["model", "length", "prefix caching", "drafted", "tp", "numbers", "outcome", "needs (GiB)", "predicted (GiB)", "reason"]
-    return tables.style(shown[columns], f"Settings whose server does not answer ({', '.join(dict.fromkeys(frame['host'])) or 'nothing was started'})", {"length": "{:,}", "needs (GiB)": "{:.2f}", "predicted (GiB)": "{:.2f}"})
+    shown = frame[frame["outcome"] != "ok"].assign(setting=lambda rows: [setting(row) for row in rows.to_dict("records")])
+    shown = shown.assign(predicted_needed_gib=shown["predicted_needed_gib"].where(shown["needed_gib"].notna()))
+    named = {"model": "model", "setting": "setting", "outcome": "outcome", "reason": "reason", "needed_gib": "needs (GiB)", "predicted_needed_gib": "predicted (GiB)"}
+    return tables.style(shown[[*named]].rename(columns=named), f"Settings whose server does not answer ({', '.join(dict.fromkeys(frame['host'])) or 'nothing was started'})", {"needs (GiB)": "{:.2f}", "predicted (GiB)": "{:.2f}"})
 
 
 def changes(frame: pandas.DataFrame) -> pandas.DataFrame:
