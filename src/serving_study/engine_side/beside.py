@@ -12,26 +12,14 @@ for the server beside. Standard library alone.
 import argparse
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from local_ports import fetch, free_ports
+
 MARK = "beside: "
 PATIENCE_S, POLL_S, LAST_LINES = 2.0, 0.1, 12
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for place in sockets:
-        place.bind(("127.0.0.1", 0))
-    ports = [place.getsockname()[1] for place in sockets]
-    for place in sockets:
-        place.close()
-    return ports
 
 
 def filled(words: list[str], ports: dict[str, int]) -> list[str]:
@@ -39,11 +27,6 @@ def filled(words: list[str], ports: dict[str, int]) -> list[str]:
     for name, port in ports.items():
         words = [word.replace("{" + name + "}", str(port)) for word in words]
     return words
-
-
-def fetch(port: int, path: str) -> str:
-    with DIRECT.open(urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Connection": "close"}), timeout=5) as answer:
-        return answer.read().decode()
 
 
 def last_lines(log: str) -> list[str]:
@@ -90,9 +73,9 @@ class Pair:
     def _answers(self) -> bool:
         """Whether the server beside is up; a stranger on its port does not count as long as ours is about to find that out."""
         try:
-            fetch(self.ports["http_port"], "/healthcheck")
+            fetch(self.ports["http_port"], "/healthcheck", 5)
             return self.beside.poll() is None
-        except (urllib.error.URLError, OSError):
+        except OSError:
             return False
 
     def _lost(self) -> int:

@@ -13,12 +13,10 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import sys
-import urllib.error
-import urllib.request
 
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from local_ports import fetch, free_ports
+
 PATIENCE_S = 2.0
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{)?", re.MULTILINE)
 
@@ -35,21 +33,6 @@ def shares(replicas: int, ranks: int, environment: dict[str, str]) -> list[dict[
 def labelled(text: str, replica: int) -> str:
     """Samples in Prometheus' text format with the label `replica` put first."""
     return SAMPLE.sub(lambda found: f'{found[1]}{{replica="{replica}"' + ("," if found[2] else "}"), text)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for place in sockets:
-        place.bind(("127.0.0.1", 0))
-    ports = [place.getsockname()[1] for place in sockets]
-    for place in sockets:
-        place.close()
-    return ports
-
-
-def fetch(port: int, path: str) -> str:
-    with DIRECT.open(urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Connection": "close"}), timeout=10) as answer:
-        return answer.read().decode()
 
 
 class Front:
@@ -75,7 +58,7 @@ class Front:
         try:
             texts = await asyncio.gather(*(asyncio.to_thread(fetch, port, path) for port in self.ports))
             status, body = "200 OK", "".join(labelled(text, replica) for replica, text in enumerate(texts)) if path == "/metrics" else ""
-        except (urllib.error.URLError, OSError) as error:
+        except OSError as error:
             status, body = "503 Service Unavailable", f"{error}\n"
         content = body.encode()
         writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode() + content)
