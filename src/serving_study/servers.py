@@ -29,7 +29,7 @@ import psutil
 from . import engines, hosts, metrics, paths
 from .arms import Arm
 from .environments import Environment
-from .errors import HostError, ServerError
+from .errors import HostError, LoadError, ServerError
 from .hosts import Host
 
 WARDEN = Path(__file__).with_name("warden.py")
@@ -286,6 +286,15 @@ def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: floa
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json", "Connection": "close"})
     with metrics.DIRECT.open(request, timeout=timeout_s) as answer:
         return json.load(answer)
+
+
+def fill(server: Server, prompt: str, what: str) -> None:
+    """One request for one token, which leaves the prompt's cache behind. Raises ServerError of a server that is dead, LoadError (`what` could not be sent) of one that is not."""
+    try:
+        complete(server.url, server.arm.model.name, prompt, 1, 300)
+    except (OSError, ValueError) as error:
+        server.require_alive(LAST_WORDS_S)
+        raise LoadError(f"{what} could not be sent", value=f"{type(error).__name__}: {error}", next=f"less {server.log}") from None
 
 
 def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server | None) -> dict:

@@ -404,7 +404,7 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
-        _prime(server, prompt)
+        servers.fill(server, prompt, "a prefix to be found by the load")
     before, counted = _scrape(server), ranks.count(server.pid, plan.host) if cell.arm.technique == "parallel" else None
     below = tiers.look(cell.arm, server, before)
     with hosts.Sampler(plan.host) as sampler:
@@ -450,15 +450,6 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
         server.require_alive(servers.LAST_WORDS_S)
         raise ServerError(f"{cell.name}: the server does not answer after the load", reason="no token came back after the load", log=server.log, last_lines=servers.tail(server.log))
-
-
-def _prime(server, prompt: str) -> None:
-    """One request whose cache the load is to find."""
-    try:
-        servers.complete(server.url, server.arm.model.name, prompt, 1, 300)
-    except (OSError, ValueError) as error:
-        server.require_alive(servers.LAST_WORDS_S)
-        raise LoadError("the prefix could not be sent beforehand", value=f"{type(error).__name__}: {error}", next=f"less {server.log}") from None
 
 
 def _scrape(server) -> metrics.Snapshot:

@@ -41,12 +41,12 @@ def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
     if not sizes:
         return {}
     [prompt] = prompts.exact(Path(arm.model.folder), [(0, -1)], *sizes[0], f"probe/{prompts.VERSION}")
-    _send(server, prompt)
+    servers.fill(server, prompt, "the probe of the cache")
     for _ in range(ATTEMPTS):
         if arm.technique == "offload":
             _empty_device(server)
         before = metrics.scrape(server.url)
-        _send(server, prompt)
+        servers.fill(server, prompt, "the probe of the cache")
         counts = metrics.difference(before, metrics.scrape(server.url), (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS))
         found = {"probe_device_tokens": counts[vllm.PREFIX_HITS], "probe_external_tokens": counts[vllm.EXTERNAL_HITS]}
         if counts[vllm.EXTERNAL_HITS if arm.technique == "offload" else vllm.PREFIX_HITS]:
@@ -55,14 +55,6 @@ def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
     device, external = (found[name] or 0 for name in found)
     reason = f"a prompt of {sum(sizes[0])} tokens, sent {ATTEMPTS + 1} times, was found nowhere in {TECHNIQUES[arm.technique]} ({device:.0f} tokens from the device, {external:.0f} from below, at last)"
     raise ServerError(f"{arm.name}: the probe of its cache found nothing", reason=reason, log=server.log, last_lines=servers.tail(server.log))
-
-
-def _send(server, prompt: str) -> None:
-    try:
-        servers.complete(server.url, server.arm.model.name, prompt, 1, 300)
-    except (OSError, ValueError) as error:
-        server.require_alive(servers.LAST_WORDS_S)
-        raise LoadError("the probe of the cache could not be sent", value=f"{type(error).__name__}: {error}", next=f"less {server.log}") from None
 
 
 def _empty_device(server) -> None:

@@ -9,8 +9,10 @@ import threading
 import pytest
 from fake_study import cells, failed, starts, wait_for
 
-from serving_study import paths, servers, sweeps
-from serving_study.engine_side import beside
+from serving_study import environments, paths, servers, sweeps
+
+sys.path.insert(0, str(environments.ENGINE_SIDE))
+import beside  # noqa: E402
 
 
 def test_the_server_beside_is_up_before_the_engine_and_ends_with_it(study):
