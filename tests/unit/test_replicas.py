@@ -92,6 +92,33 @@ def test_connections_take_turns_and_a_stream_is_passed_on_as_it_comes():
     assert seen == ["firstbody", "secondbody", "firstbody", "secondbody"] and said.endswith("firstbodydata: {}\n\ndata: [DONE]\n\n")
 
 
+class Deserted(Upstream):
+    """A server that would stream for ever, and notices when nobody reads any more."""
+
+    async def serve(self, reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + EVENT)
+        await reader.read()  # to the connection's end
+        self.go_on.set()
+        writer.close()
+
+
+def test_a_server_is_told_when_its_client_goes_away():
+    async def clients(port, _):
+        reader, writer = await ask(port)
+        await asyncio.wait_for(reader.readuntil(EVENT), 10)
+        writer.close()
+        await asyncio.wait_for(upstreams[0].go_on.wait(), 10)
+        return True
+
+    async def run():
+        upstreams.append(Deserted("only"))
+        return await behind_one_port(upstreams, clients)
+
+    upstreams = []
+    assert run_apart(run())
+
+
 def test_counters_are_those_of_all_and_add_up():
     said = run_apart(behind_one_port_named("/metrics"))
     snapshot = metrics.parse(said.partition("\r\n\r\n")[2])

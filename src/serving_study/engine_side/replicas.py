@@ -69,11 +69,13 @@ class Front:
         self.turn += 1
         there, back = await asyncio.open_connection("127.0.0.1", port)
         back.write(head)
-        sending = asyncio.create_task(_copy(reader, back))
+        ways = [asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer))]
         try:
-            await _copy(there, writer)
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)  # of a client that has gone, the server is told: it works for nobody
         finally:
-            sending.cancel()
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
             back.close()
 
 
