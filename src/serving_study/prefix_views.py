@@ -13,9 +13,13 @@ from . import certificates, costs, plots, prices, reference, store, tables
 from .prefixes import (
     CACHED,
     CONTROL,
+    DEVICE,
     OF_REFERENCE,
     REFERENCE_PREFIX,
     SOURCES,
+    break_even,
+    break_even_words,
+    by_length,
     by_source,
     gains,
     moved,
@@ -54,12 +58,14 @@ def certificate(frame: pandas.DataFrame) -> Styler:
     return tables.style(pandas.DataFrame(rows), f"Certificates, and what proves the mechanism ({tables.labels(frame)})")
 
 
-def sequence_table(frame: pandas.DataFrame, plan) -> Styler:
-    """Cold against warm, this host's beside the reference study's, and whether the gains may be compared."""
-    own, theirs = sequence(frame), published()
-    both = pandas.concat([own.assign(host=plan.host.profile), theirs.assign(host="l4x1 (reference)")], ignore_index=True)
-    both["verdict"] = [_verdict(row, theirs, plan) if row.host == plan.host.profile else "" for row in both.itertuples()]
-    shown = both[["host", "arm", "prefix_tokens", "cold_ms", "warm_ms", "gain", "cold_hits", "warm_hits", "verdict"]]
+def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
+    """Cold against warm. With the plan of this host the reference study's stand beside it, and whether the gains may be compared."""
+    shown = sequence(frame)
+    if plan:
+        theirs = published()
+        shown = pandas.concat([shown.assign(host=plan.host.profile), theirs.assign(host="l4x1 (reference)")], ignore_index=True)
+        shown["verdict"] = [_verdict(row, theirs, plan) if row.host == plan.host.profile else "" for row in shown.itertuples()]
+        shown = shown[["host", *shown.columns.drop(["host", "verdict"]), "verdict"]]
     shown = shown.rename(columns={"prefix_tokens": "prefix (tokens)", "cold_ms": "first (ms)", "warm_ms": "later (ms)", "cold_hits": "first found (tokens)", "warm_hits": "later found (tokens)"})
     formats = {"prefix (tokens)": "{:,.0f}", "first (ms)": "{:,.1f}", "later (ms)": "{:,.1f}", "gain": "{:.2f}×", "first found (tokens)": "{:,.0f}", "later found (tokens)": "{:,.0f}"}
     return tables.style(shown, f"Requests with one prefix, one after another: TTFT ({tables.labels(frame)})", formats)
@@ -133,7 +139,7 @@ def tiers_table(frame: pandas.DataFrame) -> Styler:
     return tables.style(shown, f"Working sets in the device's cache and below it: where prompt tokens came from ({tables.labels(frame)})", formats)
 
 
-def moved_table(frame: pandas.DataFrame, plan) -> Styler:
+def moved_table(frame: pandas.DataFrame, plan=None) -> Styler:
     """Bytes into and out of each tier, and what they were counted by."""
     shown = moved(frame, plan).replace({"tier": {"": tables.DASH}}).rename(columns={"times": "working set", "in_mib": "in (MiB)", "out_mib": "out (MiB)"})
     return tables.style(shown, f"What went below the device and came back ({tables.labels(frame)})", {"working set": "{:g}×", "in (MiB)": "{:,.1f}", "out (MiB)": "{:,.1f}"})
@@ -142,6 +148,33 @@ def moved_table(frame: pandas.DataFrame, plan) -> Styler:
 def by_source_table(frame: pandas.DataFrame) -> Styler:
     shown = by_source(frame).rename(columns={"ttft_ms": "median TTFT (ms)", "against_recompute": "against computing"})
     return tables.style(shown, f"What a prefix takes from each source ({tables.labels(frame)})", {"median TTFT (ms)": "{:,.1f}", "against computing": "{:.2f}×"})
+
+
+def break_even_table(frame: pandas.DataFrame) -> Styler:
+    """Tier by tier, the length from which a prefix comes back sooner than it is computed: measured, and by the bytes alone."""
+    table = break_even(frame)
+    shown = pandas.DataFrame({"arm": table["arm"], "pays": [break_even_words(row) for row in table.itertuples()], "by the bytes alone (tokens, predicted)": table["predicted"], "came back at (GB/s)": table["gb_s"], "link (GB/s)": table["link_gb_s"]})
+    formats = {"by the bytes alone (tokens, predicted)": "{:,.0f}", "came back at (GB/s)": "{:,.2f}", "link (GB/s)": "{:,.1f}"}
+    return tables.style(shown, f"From which length on a prefix comes back sooner than device-only computes it ({tables.labels(frame)})", formats)
+
+
+def break_even_figure(frame: pandas.DataFrame) -> Figure:
+    """Median TTFT over the prefix's length: computed by `device-only`, and given back by each tier."""
+    table = by_length(frame)
+    figure, axis = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
+    computed = table.drop_duplicates("prefix_tokens").sort_values("prefix_tokens")
+    axis.plot(computed["prefix_tokens"], computed["computed_ms"], "o--", color="black", markersize=4, lw=1.2, label=f"computed ({DEVICE})")
+    palette = plots.colours(table["arm"])
+    for arm, mine in table.groupby("arm", sort=False):
+        axis.plot(mine["prefix_tokens"], mine["restored_ms"], "o-", color=palette[arm], markersize=4, lw=1.4, label=f"given back: {arm}")
+    axis.set(xlabel="tokens of the prefix", ylabel="median TTFT (ms)", xscale="log", yscale="log")
+    lengths = list(computed["prefix_tokens"])
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter("{x:,g}")
+    axis.legend(fontsize=7.5)
+    axis.set_title(tables.labels(frame), fontsize=9, loc="right")
+    return figure
 
 
 def sequence_figure(frame: pandas.DataFrame) -> Figure:

@@ -58,6 +58,12 @@ def elsewhere(plan) -> dict[str, pandas.DataFrame]:
     return {host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(plan.section, {plan.host.profile})}
 
 
+def starts_of(host: str, section: int = 7) -> pandas.DataFrame:
+    """The newest start of each arm of a host that has published results."""
+    newest = {start["arm"]: store.start_row(start) for start in store.Store(host, section, paths.RESULTS_PUBLISHED).starts_by_key().values()}
+    return pandas.DataFrame(newest.values(), columns=list(store.START_COLUMNS))
+
+
 def sequence(frame: pandas.DataFrame) -> pandas.DataFrame:
     """One row an arm: `cold_ms` (the first request), `warm_ms` (the mean of the others), `gain`, and `warm_hits`, tokens that a later one found."""
     table, rows = requests(frame), []
@@ -97,11 +103,18 @@ def gains(frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, me
     return pandas.DataFrame(rows, columns=["prefix_tokens", "share", "concurrency", "hit_rate", "request_throughput", "control_request_throughput", "gain", "low", "high", "floor", "ttft_gain"])
 
 
+def _of_one_length(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Those rows of working sets whose prefixes have the length that the most sizes were measured with; other lengths are for `by_length`."""
+    sizes = table.groupby("prefix_tokens")["times"].nunique()
+    return table[table["prefix_tokens"] == sizes.idxmax()] if len(sizes) else table
+
+
 def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm, working set and round: `prefixes`, `capacity_tokens`, `working_set_tokens`, the share of prompt tokens from each source, and `median_ttft_ms`."""
+    """One row an arm, working set and round, of one length of prefix: `prefixes`, `capacity_tokens`, `working_set_tokens`, the share of prompt tokens from each source, and `median_ttft_ms`."""
     table, rows = requests(frame), []
-    table = table[table["kind"] == "WorkingSet"]
+    table = _of_one_length(table[table["kind"] == "WorkingSet"])
     sizes = facts(frame)
+    sizes = sizes[sizes["prefix_tokens"].isin(table["prefix_tokens"])]
     for (arm, times, turn), mine in table.groupby(["arm", "times", "round"], sort=False):
         size = sizes[(sizes["arm"] == arm) & (sizes["times"] == times)].iloc[0]
         total = mine[list(SOURCES)].astype(float).sum()
@@ -111,31 +124,96 @@ def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def by_source(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm and source of the working sets' requests: `requests`, median `ttft_ms`, and `against_recompute`: how many times quicker than computing it in
+    """One row an arm and source of the working sets' requests, of one length of prefix: `requests`, median `ttft_ms`, and `against_recompute`: how many times quicker than computing it in
     the arm without a tier below the device."""
     table = requests(frame)
-    table = table[(table["kind"] == "WorkingSet") & table["source"].notna()]
+    table = _of_one_length(table[(table["kind"] == "WorkingSet") & table["source"].notna()])
     computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")]["ttft_ms"].median()
     rows = [{"arm": arm, "source": source, "requests": len(mine), "ttft_ms": mine["ttft_ms"].median(), "against_recompute": computed / mine["ttft_ms"].median()} for (arm, source), mine in table.groupby(["arm", "source"], sort=False)]
     return pandas.DataFrame(rows, columns=["arm", "source", "requests", "ttft_ms", "against_recompute"])
 
 
-def moved(frame: pandas.DataFrame, plan) -> pandas.DataFrame:
-    """Bytes below the device: one row an arm, working set and tier: `in_mib` and `out_mib` (missing where it is not told), means over repeats, and how they
-    were `counted`. Of cells that are older than that count, what came back is the engine's tokens times the model's bytes."""
-    arms, rows = {arm.name: arm for arm in plan.arms}, []
-    for cell in facts(comparisons.usable(frame)).itertuples():
-        stored = store.read(cell.file)
-        if stored["technique"] != "offload" or cell.arm not in arms:
+def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row an arm with a tier and length of its prefixes: median `restored_ms` of the requests that the tier gave most tokens to, median `computed_ms` of
+    those that `device-only` computed, and `gain`, their ratio. Empty without that control."""
+    table = requests(frame)
+    table = table[(table["kind"] == "WorkingSet") & table["source"].notna()]
+    computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")].groupby("prefix_tokens")["ttft_ms"].median()
+    rows = []
+    for (arm, length), mine in table[table["source"] == "external"].groupby(["arm", "prefix_tokens"], sort=False):
+        if length in computed:
+            restored = mine["ttft_ms"].median()
+            rows.append({"arm": arm, "prefix_tokens": int(length), "restored_ms": restored, "computed_ms": computed[length], "gain": computed[length] / restored})
+    table = pandas.DataFrame(rows, columns=["arm", "prefix_tokens", "restored_ms", "computed_ms", "gain"])
+    order = {arm: place for place, arm in enumerate(dict.fromkeys(table["arm"]))}
+    return table.sort_values(["arm", "prefix_tokens"], key=lambda column: column.map(order) if column.name == "arm" else column, ignore_index=True)
+
+
+def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing.
+
+    `measured` is the length (tokens) at which the straight lines between the measured points cross, missing where they do not; `at_most` and `above` then say
+    on which side of all lengths it lies: the shortest length that pays, the longest that does not. `gb_s` is the rate at which bytes came back: those that the longest
+    prefix has more than the shortest over the time that it took more (10⁹ bytes a second), `link_gb_s` what the link carries by the host's tables. `predicted` is
+    `reuse.break_even_tokens` without any cost but the bytes'. Both are missing where the link is not known.
+    """
+    rows = []
+    for arm, mine in by_length(frame).groupby("arm", sort=False):
+        if len(mine) < 2:
             continue
+        lengths, saved = mine["prefix_tokens"].to_numpy(float), (mine["computed_ms"] - mine["restored_ms"]).to_numpy(float)
+        pays = saved > 0
+        crossing = at_most = above = math.nan
+        if pays[0]:
+            at_most = lengths[0]
+        elif not pays.any():
+            above = lengths[-1]
+        else:
+            first = int(np.argmax(pays))
+            crossing = float(np.interp(0.0, saved[first - 1 : first + 1], lengths[first - 1 : first + 1]))
+        each, link, predicted = _bytes_and_prediction(frame[frame["arm"] == arm])
+        took_s = (mine["restored_ms"].iloc[-1] - mine["restored_ms"].iloc[0]) / 1000
+        rows.append({"arm": arm, "measured": crossing, "at_most": at_most, "above": above, "gb_s": each * (lengths[-1] - lengths[0]) / took_s / 1e9 if took_s > 0 else math.nan, "link_gb_s": link, "predicted": predicted})
+    return pandas.DataFrame(rows, columns=["arm", "measured", "at_most", "above", "gb_s", "link_gb_s", "predicted"])
+
+
+def _bytes_and_prediction(cells: pandas.DataFrame) -> tuple[float, float, float]:
+    """Bytes of a token as one arm's cells counted them, GB/s of the link by its host's tables, and the break-even length (tokens) that this link gives its model; missing
+    where that is not known."""
+    for cell in map(store.read, cells["file"]):
+        back, told = cell["counters"].get(vllm.EXTERNAL_HITS), cell.get("moved")
+        if not told or not told["out_bytes"] or not back:
+            continue
+        each = told["out_bytes"] / back
+        try:
+            host = ceilings.of_host(cell["host"])
+            link = reuse.links(host).get("nvme" if list(told["tiers"]) == ["disk"] else "cpu")
+            if link:
+                return each, link.gb_s, float(reuse.break_even_tokens(shapes.load(cell["model"]), reuse.machine(host), link) or math.nan)
+        except StudyError:
+            pass
+        return each, math.nan, math.nan
+    return (math.nan,) * 3
+
+
+def moved(frame: pandas.DataFrame, plan=None) -> pandas.DataFrame:
+    """Bytes below the device: one row an arm, working set of one length of prefix, and tier: `in_mib` and `out_mib` (missing where it is not told), means over repeats, and how they
+    were `counted`. Of cells that are older than that count, what came back is the engine's tokens times the bytes of the `plan`'s model; without a plan they are left out."""
+    arms, rows = {arm.name: arm for arm in plan.arms} if plan else {}, []
+    cells = facts(comparisons.usable(frame))
+    for cell in _of_one_length(cells[cells["kind"] == "WorkingSet"]).itertuples():
+        stored = store.read(cell.file)
         told = stored.get("moved")
+        if stored["technique"] != "offload" or told is None and cell.arm not in arms:
+            continue
         if told is None:
             each = below.token_bytes(arms[cell.arm])
             told = {"tiers": {"": {"in_bytes": None, "out_bytes": None if each is None else each * cell.external_tokens}}, "counted": "tokens given back by the engine"}
         for tier, found in told["tiers"].items():
             mib = {f"{way}_mib": math.nan if found[f"{way}_bytes"] is None else found[f"{way}_bytes"] / 2**20 for way in ("in", "out")}
             rows.append({"arm": cell.arm, "times": cell.times, "tier": tier, **mib, "counted": told["counted"]})
-    rows.sort(key=lambda row: ([*arms].index(row["arm"]), row["tier"], row["times"]))
+    order = {name: place for place, name in enumerate([*arms, *dict.fromkeys(cells["arm"])])}
+    rows.sort(key=lambda row: (order[row["arm"]], row["tier"], row["times"]))
     table = pandas.DataFrame(rows, columns=["arm", "times", "tier", "in_mib", "out_mib", "counted"])
     return table.groupby(["arm", "times", "tier", "counted"], sort=False)[["in_mib", "out_mib"]].mean().reset_index()[list(table.columns)]
 
@@ -172,8 +250,15 @@ def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataF
     return pandas.DataFrame(rows).assign(ratio=lambda table: table["fp8"] / table["own"])
 
 
-def finding(frame: pandas.DataFrame) -> str:
-    """What was found here, in sentences, each figure from certified cells; what was not measured is left out."""
+def break_even_words(row) -> str:
+    """A row of `break_even` as part of a sentence."""
+    if not math.isnan(row.measured):
+        return f"from prefixes of about {row.measured:,.0f} tokens on"
+    return f"from the shortest measured, {row.at_most:,.0f} tokens, on" if not math.isnan(row.at_most) else f"at none of the lengths up to {row.above:,.0f} tokens"
+
+
+def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:
+    """What was found, in sentences, each figure from certified cells; what was not measured is left out."""
     words, arms = [], sequence(frame).set_index("arm")
     if CACHED in arms.index and CONTROL in arms.index:
         words.append(f"the second request with a prefix of {arms.at[CACHED, 'prefix_tokens']:,} tokens has its first token {arms.at[CACHED, 'gain']:.1f} times as soon as the first, and without the cache {arms.at[CONTROL, 'gain']:.2f} times")
@@ -184,4 +269,5 @@ def finding(frame: pandas.DataFrame) -> str:
     sources = by_source(frame)
     for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")
-    return f"On this host ({tables.labels(frame)}): {'; '.join(words)}." if words else "There is nothing to compare yet."
+    words += [f"{row.arm} pays {break_even_words(row)}" for row in break_even(frame).itertuples()]
+    return f"{where} ({tables.labels(frame)}): {'; '.join(words)}." if words else "There is nothing to compare yet."

@@ -15,6 +15,7 @@ from serving_study.prompts import SharedPrefix, WorkingSet
 SEQUENCE = Load(1, 5, SharedPrefix(101, 20, sequence=True), 1, 0.0)
 HALF = Load(2, 8, SharedPrefix(64, 8, 0.5), 4, 0.0)
 SETS = tuple(Load(1, 2, WorkingSet(64, 8, times), 1, 0.0) for times in (0.5, 1.0, 2.0, 4.0))
+OTHER_LENGTH = Load(1, 2, WorkingSet(128, 8, 2.0), 1, 0.0)
 BLOCKS = 32
 
 
@@ -131,8 +132,8 @@ def test_every_table_and_figure_of_what_was_measured(study):
     """Their figures are the frames'; the fake's times are made up, so that every gain is 1."""
     arms = [arm(study, "prefix-cache"), arm(study, "no-prefix-cache", "none", caching=0), replace(arm(study, "prefix-cache-again"), repeat_of="prefix-cache")]
     arms += [arm(study, "device-only", kv_blocks=BLOCKS), arm(study, "tier", "offload", kv_blocks=BLOCKS, tier=1)]
-    shared, below = (SEQUENCE.name, HALF.name), (SETS[2].name,)
-    plan = replace(study.plan(arms, repeats=2), loads=(SEQUENCE, HALF, SETS[2]), only={one.name: below if one.name in ("device-only", "tier") else shared for one in arms})
+    shared, below = (SEQUENCE.name, HALF.name), (SETS[1].name, SETS[2].name, OTHER_LENGTH.name)
+    plan = replace(study.plan(arms, repeats=2), loads=(SEQUENCE, HALF, SETS[1], SETS[2], OTHER_LENGTH), only={one.name: below if one.name in ("device-only", "tier") else shared for one in arms})
     results = sweeps.run(plan)
     frame = results.frame()
     gains = prefixes.gains(frame).iloc[0]
@@ -147,12 +148,15 @@ def test_every_table_and_figure_of_what_was_measured(study):
         "tiers": prefix_views.tiers_table(frame),
         "sources": prefix_views.by_source_table(frame),
         "moved": prefix_views.moved_table(frame, plan),
+        "break-even": prefix_views.break_even_table(frame),
         "quantised": prefix_views.quantised_table(frame, results.starts()),
     }
     text = {name: table.to_html() for name, table in shown.items()}
     assert "10.01×" in text["sequence"] and "machine: Fake CPU against NVIDIA L4" in text["sequence"] and "44.4%" in text["gains"] and "USD a thousand requests" in text["gains"]
     assert "evicted" in text["certificate"] and "1.00×" in text["sources"] and "sequence,prefix=101" in text["glance"]
-    for draw in (prefix_views.sequence_figure, prefix_views.gains_figure, prefix_views.tiers_figure):
+    assert set(prefixes.tiers(frame)["times"]) == {1.0, 2.0} and prefixes.by_length(frame)["prefix_tokens"].tolist() == [64, 128]
+    assert "tokens" in text["break-even"] and "tier pays " in prefixes.finding(frame)
+    for draw in (prefix_views.sequence_figure, prefix_views.gains_figure, prefix_views.tiers_figure, prefix_views.break_even_figure):
         pyplot.close(draw(frame))
     assert "44%" in prefixes.finding(frame) and "tier gives a prefix back 1.00 times" in prefixes.finding(frame)
 

@@ -12,7 +12,7 @@ from serving_study.engines import vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
 from serving_study.hosts import Gpu, Host
-from serving_study.paths import ROOT
+from serving_study.paths import RESULTS_PUBLISHED, ROOT
 from serving_study.plans import kv_cache
 from serving_study.plans.kv_cache import CPU, GPU, KvCache
 
@@ -66,9 +66,9 @@ def test_a_dry_plan_on_a_cpu(cpu, cache):
     assert by_name["cpu-offload"].unsupported == "vLLM offloads from CUDA and XPU devices alone" and "finds no GPU" in by_name["lmcache-disk"].unsupported
     assert (by_name["prefix-cache"].options["enable_prefix_caching"], by_name["no-prefix-cache"].options["enable_prefix_caching"]) == (True, False)
     assert by_name["device-only"].options["num_gpu_blocks_override"] == 24 and "num_gpu_blocks_override" not in by_name["prefix-cache"].options
-    assert by_name["device-only"].options["max_model_len"] == 640  # whole blocks
+    assert by_name["device-only"].options["max_model_len"] == 1152  # whole blocks, for the longest prefix
     assert by_name["files"].options["kv_transfer_config"] == {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "kv"}} and by_name["files"].scratch
-    assert [len(plan.loads_of(by_name[name])) for name in ("prefix-cache", "no-prefix-cache", "device-only", "files", "lmcache-server")] == [7, 7, 4, 4, 4]
+    assert [len(plan.loads_of(by_name[name])) for name in ("prefix-cache", "no-prefix-cache", "device-only", "files", "lmcache-server")] == [7, 7, 6, 6, 6]
     assert {load.output_tokens for load in plan.loads_of(by_name["files"])} == {1} and plan.loads[0].name == "sequence,prefix=1025,concurrency=1"
     assert list(cache.iterdir()) == []
 
@@ -94,15 +94,23 @@ def test_arms_on_a_gpu(gpu):
     assert "lmcache is not installed" in next(arm for arm in gpu(versions=()).arms if arm.name == "lmcache-cpu").unsupported
     both, smaller = by_name["lmcache-cpu-disk"], by_name["fp8-cpu-offload"]
     assert both.scratch and {name: both.environment[name] for name in ("LMCACHE_LOCAL_CPU", "LMCACHE_MAX_LOCAL_CPU_SIZE", "LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE")} == {"LMCACHE_LOCAL_CPU": True, "LMCACHE_MAX_LOCAL_CPU_SIZE": 4, "LMCACHE_LOCAL_DISK": "kv/", "LMCACHE_MAX_LOCAL_DISK_SIZE": 24.0}
-    assert smaller.options == by_name["cpu-offload"].options | {"kv_cache_dtype": "fp8"} and len(plan.loads_of(smaller)) == 4
+    assert smaller.options == by_name["cpu-offload"].options | {"kv_cache_dtype": "fp8"} and len(plan.loads_of(smaller)) == 7
     assert "on a GPU LMCache runs inside the engine" in gpu(tiers=["lmcache-server"]).arms[-1].unsupported
 
 
 def test_only_some_arms_have_their_loads_alone(gpu):
-    plan = gpu(arms=["device-only"], working_sets=[2.0])
+    plan = gpu(arms=["device-only"], working_sets=[2.0], break_even_lengths=[])
     assert [load.name for load in plan.loads] == ["working-set=2,prefix=4096,concurrency=1"]
     with pytest.raises(ParameterError, match="unknown arm: lmcache"):
         gpu(arms=["lmcache"])
+
+
+def test_other_lengths_of_prefix_are_sent_with_the_smallest_working_set_above_the_cache(gpu):
+    plan = gpu(arms=["device-only"], working_sets=[4.0, 0.5, 2.0, 1.0], break_even_lengths=[256, 16384])
+    assert [load.dataset.label for load in plan.loads] == [*(f"working-set={times:g},prefix=4096" for times in (4, 0.5, 2, 1)), "working-set=2,prefix=256", "working-set=2,prefix=16384"]
+    assert plan.arms[0].options["max_model_len"] == 16512
+    within = gpu(arms=["device-only"], working_sets=[0.5, 1.0])  # nothing comes back from a tier that was never needed
+    assert [load.dataset.shared for load in within.loads] == [4096, 4096]
 
 
 BAD = [
@@ -114,6 +122,8 @@ BAD = [
     ("output_tokens", 3, "4 or more"),
     ("tiers", ["ssd"], "any of device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, lmcache-server, lmcache-server-disk, lmcache-cpu-disk, fp8-cpu-offload, each once"),
     ("tier_prefix", 500, "a multiple of 256 up to 2024"),
+    ("break_even_lengths", [256, 1000], "multiples of 256 up to 2024, each once and none the tier_prefix 512"),
+    ("break_even_lengths", [512], "multiples of 256 up to 2024, each once and none the tier_prefix 512"),
     ("working_sets", [0.0], "multiples of the cache above 0, each once"),
     ("rounds", 1, "2 or more"),
     ("tier_blocks", 0, "1 or more, or None for tier_cache_gib"),
@@ -204,6 +214,14 @@ def test_lmcache_has_the_settings_that_it_was_given(gpu, changed, problem):
     assert vllm.ineffective(replace(arm, environment=arm.environment | changed), CONFIGURATION) == problem
     assert vllm.ineffective(arm, "no such line") == "LMCache did not print its configuration"
     assert vllm.ineffective(replace(arm, environment={}), "no such line") is None
+
+
+@pytest.mark.parametrize("name", ["lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk"])
+def test_lmcache_on_a_gpu_has_said_its_settings_in_other_words(gpu, name):
+    [log] = (RESULTS_PUBLISHED / "h200x1" / "section-7").glob(f"*/arms/{name}/server.log")
+    arm = next(arm for arm in gpu().arms if arm.name == name)
+    assert vllm.ineffective(arm, log.read_text()) is None
+    assert vllm.ineffective(replace(arm, environment=arm.environment | {"LMCACHE_CHUNK_SIZE": 64}), log.read_text()) == "chunk_size 256, wanted 64"
 
 
 @pytest.fixture
@@ -339,9 +357,41 @@ def test_the_reference_study_s_requests():
 
 def test_frames_of_nothing_are_empty(tmp_path):
     frame = pandas.DataFrame([], columns=[*store.CELL_COLUMNS, "file"])
-    for make in (prefixes.requests, prefixes.sequence, prefixes.gains, prefixes.tiers, prefixes.by_source):
+    for make in (prefixes.requests, prefixes.sequence, prefixes.gains, prefixes.tiers, prefixes.by_source, prefixes.by_length):
         assert make(frame).empty
     assert prefixes.finding(frame) == "There is nothing to compare yet."
+
+
+COMPUTED = {256: 10.0, 1024: 40.0, 4096: 160.0}
+BREAK_EVEN = [
+    ("crosses", {256: 20.0, 1024: 30.0, 4096: 70.0}, 640.0, "from prefixes of about 640 tokens on"),
+    ("pays everywhere", {256: 5.0, 1024: 6.0, 4096: 10.0}, None, "from the shortest measured, 256 tokens, on"),
+    ("never pays", {256: 20.0, 1024: 80.0, 4096: 320.0}, None, "at none of the lengths up to 4,096 tokens"),
+]
+
+
+@pytest.mark.parametrize(("restored", "measured", "words"), [row[1:] for row in BREAK_EVEN], ids=[row[0] for row in BREAK_EVEN])
+def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored, measured, words):
+    rows = [{"arm": "device-only", "prefix_tokens": length, "ttft_ms": ms + about, "source": "recompute"} for length, ms in COMPUTED.items() for about in (-1.0, 0.0, 5.0)]
+    rows += [{"arm": "cpu-offload", "prefix_tokens": length, "ttft_ms": ms, "source": "external"} for length, ms in restored.items()]
+    rows += [{"arm": "cpu-offload", "prefix_tokens": 4096, "ttft_ms": 999.0, "source": "recompute"}]  # its first round
+    monkeypatch.setattr(prefixes, "requests", lambda frame: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0))
+    table = prefixes.by_length(None)
+    assert table["computed_ms"].tolist() == [10.0, 40.0, 160.0] and table["gain"].tolist() == [COMPUTED[length] / ms for length, ms in restored.items()]
+    token = 2 * 28 * 4 * 128 * 2
+    cell = tmp_path / "cell.json"
+    store.write(cell, {"host": "h200x1", "model": "Qwen/Qwen2.5-7B-Instruct", "counters": {vllm.EXTERNAL_HITS: 10.0}, "moved": {"out_bytes": 10 * token, "tiers": {"memory": {}}}})
+    [found] = prefixes.break_even(pandas.DataFrame({"arm": ["device-only", "cpu-offload"], "file": [tmp_path / "none", cell]})).itertuples()
+    assert (None if pandas.isna(found.measured) else found.measured) == (measured if measured is None else pytest.approx(measured)) and prefixes.break_even_words(found) == words
+    took_s = (restored[4096] - restored[256]) / 1000
+    assert found.gb_s == pytest.approx(token * 3840 / took_s / 1e9)
+    assert found.predicted == prefixes.predicted(gpu()).set_index("what")["value"]["cpu_break_even_tokens"]
+
+
+def test_one_length_of_prefix_tells_nothing_of_where_a_tier_begins_to_pay(monkeypatch):
+    rows = [{"arm": arm, "prefix_tokens": 512, "ttft_ms": 9.0, "source": source} for arm, source in (("device-only", "recompute"), ("cpu-offload", "external"))]
+    monkeypatch.setattr(prefixes, "requests", lambda frame: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0))
+    assert len(prefixes.by_length(None)) == 1 and prefixes.break_even(None).empty
 
 
 def test_a_prediction_where_the_host_is_known(gpu, cpu, cache):

@@ -162,7 +162,7 @@ def ineffective(arm: Arm, log: str) -> str | None:
     wanted = {name.removeprefix("LMCACHE_").lower(): value for name, value in arm.environment.items() if name.startswith("LMCACHE_")}
     if not wanted:
         return None
-    printed = re.findall(r"LMCache Configuration: (\{.*\})", log)
+    printed = re.findall(r"(?:LMCache Configuration|Creating LMCacheEngine with config): (\{.*\})", log)
     if not printed:
         return "LMCache did not print its configuration"
     effective = {name: value.strip("'\"") for name, value in re.findall(r"'(\w+)': ('[^']*'|[^,{}\[\]]+)", printed[-1])}

@@ -55,6 +55,7 @@ class KvCache:
     tier_prefix: int | None = None
     working_sets: list[float] = (0.5, 1.0, 2.0, 4.0)
     rounds: int = 2
+    break_even_lengths: list[int] | None = None
     tier_cache_gib: float = 2.5
     tier_blocks: int | None = None
     tier_gib: float | None = None
@@ -85,6 +86,7 @@ CPU = {
     "quantised": False,
     "tiers": ["device-only", "files", "lmcache-server", "lmcache-server-disk", "cpu-offload", "lmcache-cpu", "lmcache-disk"],
     "tier_prefix": 512,
+    "break_even_lengths": [256, 1024],
     "tier_blocks": 24,
     "tier_gib": 2.0,
     "max_model_len": 2048,
@@ -103,6 +105,7 @@ GPU = {
     "quantised": True,
     "tiers": ["device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk", "fp8-cpu-offload"],
     "tier_prefix": 4096,
+    "break_even_lengths": [256, 1024, 16384],
     "tier_gib": 24.0,
     "max_model_len": 32768,
     "max_num_seqs": 64,
@@ -147,6 +150,7 @@ def check_values(wanted: KvCache) -> None:
         ("repeats", "1 or more", wanted.repeats >= 1),
         ("tiers", f"any of {', '.join(TIERS)}, each once", set(wanted.tiers) <= set(TIERS) and len(set(wanted.tiers)) == len(wanted.tiers)),
         ("tier_prefix", f"a multiple of {CHUNK_TOKENS} up to {longest}", wanted.tier_prefix % CHUNK_TOKENS == 0 and CHUNK_TOKENS <= wanted.tier_prefix <= longest),
+        ("break_even_lengths", f"multiples of {CHUNK_TOKENS} up to {longest}, each once and none the tier_prefix {wanted.tier_prefix}", len({wanted.tier_prefix, *wanted.break_even_lengths}) == 1 + len(wanted.break_even_lengths) and all(length % CHUNK_TOKENS == 0 and CHUNK_TOKENS <= length <= longest for length in wanted.break_even_lengths)),
         ("working_sets", "multiples of the cache above 0, each once", all(times > 0 for times in wanted.working_sets) and len(set(wanted.working_sets)) == len(wanted.working_sets)),
         ("rounds", "2 or more", wanted.rounds >= 2),
         ("tier_cache_gib", "more than 0", wanted.tier_cache_gib > 0),
@@ -171,7 +175,8 @@ def _model(wanted: KvCache, environment: Environment | None, say) -> tuple[Model
 
 
 def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[Load]]:
-    """The loads of the prefix cache's arms, of which the first is the sequence, and those of the tiers."""
+    """The loads of the prefix cache's arms, of which the first is the sequence, and those of the tiers: working sets of one length of prefix, and the smallest
+    above the cache once more with each of the other lengths."""
 
     def load(dataset: Exact, concurrency: int, prompts: int, output_tokens: int) -> Load:
         return Load(concurrency, prompts, dataset, output_tokens, wanted.temperature, True, wanted.seed)
@@ -180,7 +185,9 @@ def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[
     shared += [load(SharedPrefix(length, wanted.own_tokens, share), wanted.concurrency, wanted.prompts, wanted.output_tokens) for length in wanted.prefix_lengths for share in wanted.shares]
     shape = shapes.load(model.folder)
     about = wanted.tier_blocks * (128 if not host.gpus else 16) if wanted.tier_blocks else int(wanted.tier_cache_gib * hosts.GIB / shape.kv_bytes_per_token())
-    tiered = [load(WorkingSet(wanted.tier_prefix, wanted.own_tokens, times, wanted.rounds, about_tokens=about), 1, wanted.rounds, 1) for times in wanted.working_sets]
+    above = sorted(times for times in wanted.working_sets if times > 1)[:1]
+    sets = [(wanted.tier_prefix, times) for times in wanted.working_sets] + [(length, times) for times in above for length in wanted.break_even_lengths]
+    tiered = [load(WorkingSet(length, wanted.own_tokens, times, wanted.rounds, about_tokens=about), 1, wanted.rounds, 1) for length, times in sets]
     return shared, tiered
 
 
@@ -195,7 +202,8 @@ def _prefix_arms(wanted: KvCache, host: Host, model: Model) -> list[Arm]:
 
 def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environment) -> list[Arm]:
     """`device-only`, the control, and a tier each below it. On a CPU the «device» is the memory that the server keeps its cache in."""
-    options = plans.options(wanted, host) | {"max_model_len": min(wanted.max_model_len, -(-(wanted.tier_prefix + wanted.own_tokens + WARMUP_TOKENS) // BLOCK_TOKENS) * BLOCK_TOKENS)}
+    longest = max([wanted.tier_prefix, *wanted.break_even_lengths]) + wanted.own_tokens + WARMUP_TOKENS
+    options = plans.options(wanted, host) | {"max_model_len": min(wanted.max_model_len, -(-longest // BLOCK_TOKENS) * BLOCK_TOKENS)}
     if wanted.tier_blocks:
         options["num_gpu_blocks_override"] = wanted.tier_blocks
     elif host.gpus:
