@@ -56,7 +56,7 @@ def run(
     values = sections.parameters(chosen, given)
     if dry_run:
         if not chosen.measures:
-            print(f"section {chosen.number} starts no server: its notebook takes {chosen.takes}")
+            print(f"section {chosen.number} is not planned cell by cell: its notebook takes {chosen.takes}")
             return
         plan = sections.plan(chosen.number, dry=True, **values)
         (sweeps if plan.loads else starts).table_of_plan(plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False))

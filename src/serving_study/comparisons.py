@@ -102,9 +102,9 @@ def compare(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataF
     """Every arm against `baseline`: `arm`, `concurrency`, `ratio`, `low`, `high`, `floor`, `differs`.
 
     `low` and `high` are the interval's ends, widened to the floor. `differs` is True when 1 lies outside them, False when the ratio lies
-    inside the floor, and None when neither holds or nothing bounds the noise: more repeats would have to decide.
+    inside the floor, and None when neither holds or nothing bounds the noise: more repeats would have to decide. Nothing measured is an empty table.
     """
-    if baseline not in set(frame["arm"]):
+    if len(frame) and baseline not in set(frame["arm"]):
         raise ParameterError("no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"])))
     floors, cells, rows = floor(frame, metric, baseline), by_cell(frame, metric), []
     for arm in dict.fromkeys(frame["arm"]):

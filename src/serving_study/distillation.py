@@ -62,11 +62,13 @@ class Distillation:
     checkpoint_s: float = 30.0
     ks: list[int] = (1, 3, 5)
     truncated: int = 4
+    concurrencies: list[int] = (1, 4)
+    repeats: int = 3
     seed: int = 42
     fresh: bool = False
 
 
-DECISIVE = tuple(field.name for field in fields(Distillation) if field.name not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "name"))
+DECISIVE = tuple(field.name for field in fields(Distillation) if field.name not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name"))
 CPU = {"prompts": 32, "answer_tokens": 64, "answer_minutes": 3.0, "context": 256, "evaluated": 12, "evaluations": 3, "tokens": 30_000, "minutes": 5.0, "batch_tokens": 1024}
 GPU = {"prompts": 24_000, "answer_tokens": 320, "answer_minutes": 4.0, "context": 1024, "evaluated": 128, "evaluations": 8, "tokens": 400_000_000, "minutes": 10.0, "batch_tokens": 32_768}
 
@@ -99,6 +101,8 @@ def resolved(**given) -> Distillation:
         ("batch_tokens", f"the context {wanted.context} or more", wanted.batch_tokens >= wanted.context),
         ("ks", "whole numbers from 1 to 16, each once", bool(wanted.ks) and all(1 <= k <= 16 for k in wanted.ks) and len(set(wanted.ks)) == len(wanted.ks)),
         ("truncated", "0 or more", wanted.truncated >= 0),
+        ("concurrencies", "whole numbers of 1 or more, each once", bool(wanted.concurrencies) and all(value >= 1 for value in wanted.concurrencies) and len(set(wanted.concurrencies)) == len(wanted.concurrencies)),
+        ("repeats", "0 or more", wanted.repeats >= 0),
         ("name", "letters, digits, '.', '_' and '-'", bool(wanted.name) and all(character.isalnum() or character in "._-" for character in wanted.name)),
         *((name, "1 or more", getattr(wanted, name) >= 1) for name in ("samples", "prompt_tokens", "answer_tokens", "evaluated", "evaluations", "tokens")),
         *((name, "above 0", getattr(wanted, name) > 0) for name in ("minutes", "answer_minutes", "checkpoint_s")),

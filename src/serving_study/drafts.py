@@ -9,14 +9,17 @@ another, so the figures of prompts that the target wrote stand beside them.
 
 import hashlib
 import json
+import math
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas
+from pandas.io.formats.style import Styler
 
-from . import draft_sizes, embedded, models, paths, speculation, store
+from . import comparisons, draft_sizes, embedded, models, paths, speculation, store, tables
 from .errors import ModelError
 from .models import Model
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from .distillation import Distillation
 
 LARGEST_FOLDER = 32 * 2**20  # bytes that `data/models/` takes for one draft
+HELD_OUT = "held-out.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
@@ -84,6 +88,68 @@ def side_by_side(trained: Trained, target: Model) -> pandas.DataFrame:
     return pandas.DataFrame(rows)
 
 
+def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.DataFrame:
+    """What a server made of the trained draft and of the target's first layers, beside what was predicted: one row an arm, at the lowest concurrency.
+
+    `rate` is the acceptance rate by the server's counters, `predicted_rate` that along held-out answers. `cost` is a draft pass in passes of the target by
+    bytes, `measured_cost` what a round takes beyond a plain step, divided by k: drafting, checking, and all that an engine does around them.
+    `speedup` is the baseline's median TPOT over the arm's with its interval `low`, `high` (`comparisons.compare`), `predicted` the formula's with `cost`.
+    """
+    columns = ["arm", "k", "predicted_rate", "rate", "cost", "measured_cost", "predicted", "speedup", "low", "high", "differs"]
+    if frame.empty:
+        return pandas.DataFrame(columns=columns)
+    lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
+    rates = comparisons.summary(lowest, "acceptance_rate").set_index("arm")["mean"]
+    rounds = comparisons.rounds(lowest, "baseline").set_index("arm")
+    rows = []
+    for found in comparisons.compare(lowest, "median_tpot_ms", "baseline").itertuples():
+        match = re.fullmatch(r"draft-k(\d+)(-truncated)?", found.arm)
+        look = (trained.truncated if match[2] else trained.last) if match else None
+        if look is None or found.arm not in rounds.index:
+            continue
+        k = int(match[1])
+        cost = draft_sizes.cost_ratio(target.config | {"num_hidden_layers": look["layers"]} if match[2] else trained.model.config, target.config)
+        told, took = look["rounds"].get(str(k)), rounds.loc[found.arm]
+        row = {"arm": found.arm, "k": k, "predicted_rate": told["acceptance_rate"] if told else math.nan, "rate": rates[found.arm], "cost": cost, "measured_cost": took["per_draft_ms"] / took["step_ms"]}
+        rows.append(row | {"predicted": told["tokens_a_round"] / (1 + k * cost) if told else math.nan, "speedup": 1 / found.ratio, "low": 1 / found.high, "high": 1 / found.low, "differs": found.differs})
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def served_table(trained: Trained, target: Model, frame: pandas.DataFrame) -> Styler:
+    """`served` as it is shown: an interval that holds 1 claims nothing."""
+    table = served(trained, target, frame)
+    shown = table[["arm"]].assign(
+        **{
+            "acceptance rate, predicted": table["predicted_rate"],
+            "counted": table["rate"],
+            "cost of a proposal, by bytes": table["cost"],
+            "measured": table["measured_cost"],
+            "speed-up, predicted": table["predicted"],
+            "TPOT against the baseline's": [f"{row.speedup:.2f}×" + ("" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})") for row in table.itertuples()],
+        }
+    )
+    formats = dict.fromkeys(("acceptance rate, predicted", "counted", "cost of a proposal, by bytes", "measured"), "{:.3f}") | {"speed-up, predicted": "{:.2f}×"}
+    return tables.style(shown, f"One request at a time: what was predicted, and what a server made of it ({tables.labels(frame)})", formats)
+
+
+def marks(both: pandas.DataFrame, found: pandas.DataFrame) -> pandas.DataFrame:
+    """Both drafts for `plots.surface`: as `side_by_side` predicts them, circles at temperature 0 (filled) and squares at 1, and as `served` found them, diamonds at
+    the cost that was measured and the `alpha` that comes to the acceptance rate that was counted."""
+    rows = []
+    for draft in both.to_dict("records"):
+        rows += [{"label": draft["draft"], "alpha": draft[f"{kind}, temperature {warm}"], "cost": draft["cost ratio"], "marker": marker, "filled": not warm, "k": math.nan} for kind, warm, marker in (("agreement", 0, "o"), ("acceptance", 1, "s"))]
+    for row in found.itertuples():
+        name = both["draft"].iloc[-1 if row.arm.endswith("truncated") else 0]
+        rows.append({"label": name, "alpha": speculation.alpha_of(row.rate, row.k), "cost": row.measured_cost, "marker": "D", "filled": True, "k": row.k})
+    return pandas.DataFrame(rows)
+
+
+def held_out(draft: Model) -> Path | None:
+    """The file of prompts that a draft of this book never saw, in ShareGPT's format; None for any other model."""
+    file = draft.folder / HELD_OUT
+    return file if file.is_file() else None
+
+
 def pack(wanted: "Distillation", target: Model, folder: Path) -> Trained:
     """A Hugging Face folder of what was trained in `folder`, under `.cache/models/NAME`: weights, the target's tokenizer, log and card.
 
@@ -98,7 +164,7 @@ def pack(wanted: "Distillation", target: Model, folder: Path) -> Trained:
                 content = json.loads((target.folder / name).read_text())
                 (unfinished / name).write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
         (unfinished / "config.json").write_text(json.dumps(draft_sizes.student_config(wanted, target.config), indent=2) + "\n")
-        for name in ("model.safetensors", "training.json", "held-out.json"):
+        for name in ("model.safetensors", "training.json", HELD_OUT):
             shutil.copy(folder / name, unfinished / name)
         (unfinished / "README.md").write_text(card(wanted, target, training, unfinished))
         weighs = sum(file.stat().st_size for file in unfinished.iterdir())
@@ -131,7 +197,7 @@ def card(wanted: "Distillation", target: Model, training: dict, folder: Path) ->
         f"Distilled from {target.name} ({target.revision or 'local weights'}, digest `{target.identity()['weights_digest']}`) by `notebooks/04-train-a-draft.ipynb`, on the target's own answers:",
         f"{data['written_prompts']:,} prompts that the target wrote itself and {data['book_prompts']:,} of `data/prompts/` (CC0), with {data['answers']:,} answers ({data['answer_tokens']:,} tokens) at temperature 0 and 1, by {data['writer']}.",
         f"A share of {wanted.held_out:g} of all prompts was held out, by the digest of their words. {data['held_out_prompts']} of them are looked at below;",
-        "those of `data/prompts/` among these are in `held-out.json`. The book's prompts share sentences with one another.",
+        "those of `data/prompts/` among these are in `held-out.json`, in the target's chat template. The book's prompts share sentences with one another.",
         f"Loss: {wanted.loss} on the teacher's logits at the answers' tokens, seed {wanted.seed}, learning rate {wanted.learning_rate:g}, first embedding: {wanted.initial_embedding}.",
         f"{training['steps']:,} steps, {training['tokens']:,} tokens, {training['epochs']} whole epochs, {training['elapsed_s'] / 60:.1f} minutes",
         f"on {training['versions']['device']} (torch {training['versions']['torch']}, transformers {training['versions']['transformers']}).", "",

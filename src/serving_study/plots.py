@@ -5,7 +5,7 @@ import numpy as np
 import pandas
 from matplotlib.figure import Figure
 
-from . import comparisons, reference, tables
+from . import comparisons, reference, speculation, tables
 from .errors import ParameterError
 
 PALETTE = ("#4c4c4c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
@@ -111,6 +111,26 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
 
 
 SOURCES = {"predicted": {"linestyle": "--", "linewidth": 1.2}, "reference": {"linestyle": "none", "marker": "x", "markersize": 6}, "measured": {"linestyle": "none", "marker": "o", "markersize": 4}}
+
+
+def surface(ks, marks: pandas.DataFrame) -> Figure:
+    """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour), `alpha`, `cost`, `marker`, `filled`, and `k`, missing
+    for a mark of every panel."""
+    alphas, highest = np.linspace(0, 0.99, 100), max(0.6, 1.15 * marks["cost"].max())
+    costs = np.linspace(0.01, highest, 60)
+    figure, axes = plt.subplots(1, len(ks), figsize=(3.1 * len(ks), 3.3), sharey=True, squeeze=False, layout="constrained")
+    palette = dict(zip(dict.fromkeys(marks["label"]), PALETTE[1:], strict=False))
+    for axis, k in zip(axes[0], ks, strict=True):
+        lines = axis.contour(alphas, costs, np.array([speculation.speedup(alphas, k, cost) for cost in costs]), levels=[0.5, 0.8, 1, 1.2, 1.5, 2, 3], cmap="viridis", linewidths=1)
+        axis.clabel(lines, fontsize=7)
+        for mark in marks[marks["k"].isna() | (marks["k"] == k)].itertuples():
+            axis.plot(mark.alpha, mark.cost, mark.marker, color=palette[mark.label], mfc=palette[mark.label] if mark.filled else "none")
+        axis.set(title=f"k = {k}", xlabel="acceptance probability α")
+    axes[0, 0].set_ylabel("cost of a proposal (target passes)")
+    for label, colour in palette.items():
+        axes[0, 0].plot([], [], "o", color=colour, label=label)
+    axes[0, 0].legend(fontsize=7.5)
+    return figure
 
 
 def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: str = "") -> Figure:

@@ -20,7 +20,7 @@ from .sweeps import Plan
 
 @dataclass(frozen=True)
 class Section:
-    """A section with a notebook. `measures` is whether it starts engines; of one that does not, `takes` is how long it runs.
+    """A section with a notebook. `measures` is whether its cells are known beforehand; of one where they are not, `takes` is how long it runs.
 
     A second notebook of a section has an address after its subject (`7-sizes`) in place of the number.
     """
@@ -39,7 +39,7 @@ class Section:
 SECTIONS = {
     2: Section(2, "02-how-speculation-works", "How speculation works", measures=False),
     3: Section(3, "03-speculative-decoding", "Speculative decoding"),
-    4: Section(4, "04-train-a-draft", "Training a draft", measures=False, takes="about a quarter of an hour, and once it stands a few seconds"),
+    4: Section(4, "04-train-a-draft", "Training a draft", measures=False, takes="about half an hour: writing and training, then its servers; what stands already is not made again"),
     5: Section(5, "05-parallelism", "Splitting a model over GPUs"),
     7: Section(7, "07-kv-cache", "KV cache: reuse and tiers"),
     "7-sizes": Section("7-sizes", "07-kv-cache-sizes", "KV cache sizes", measures=False, takes="about ten seconds"),

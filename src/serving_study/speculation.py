@@ -142,6 +142,11 @@ def acceptance_rate(alpha, k):
     return (expected_tokens(alpha, k) - 1) / k
 
 
+def alpha_of(rate: float, k: int) -> float:
+    """The `alpha` at which `acceptance_rate` is `rate`: what every proposal would have to be kept with. Missing (nan) for a rate outside 0 to 1."""
+    return float(optimize.brentq(lambda alpha: acceptance_rate(alpha, k) - rate, 0, 1)) if 0 <= rate <= 1 else float("nan")
+
+
 def speedup(alpha, k, cost_ratio, *, verification: float = 1.0):
     """Speed against plain decoding. `cost_ratio` is a draft pass, `verification` the checking pass, in target passes for one token."""
     if np.any(np.asarray(cost_ratio) < 0) or np.any(np.asarray(verification) <= 0):

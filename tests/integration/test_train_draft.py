@@ -183,7 +183,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
     assert direct["training"] and direct["apart"] and not set(direct["training"]) & set(direct["apart"])
     assert len(direct["apart"]) == TINY["evaluated"]
     conversations = json.loads((draft.folder / "held-out.json").read_text())
-    assert {row["conversations"][0]["value"] for row in conversations} <= set(direct["apart"])
+    assert {row["conversations"][0]["value"] for row in conversations} <= {f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n" for prompt in direct["apart"]}
     assert datasets.load(draft.folder / "held-out.json", "held-out").conversations == len(conversations) > 0
     with pytest.raises(ModelError, match=r"a checkpoint of another run stands under the name target-draft: width 32 \(now 64\)"):
         distillation.train(distillation.resolved(target=str(place), **SIZE | {"width": 64}, **TINY))
@@ -225,7 +225,7 @@ def test_the_notebook_runs_on_what_was_trained(trained, place, tmp_path):
     (root / "data" / "prompts").mkdir()
     shutil.copy(datasets.OWN, root / "data" / "prompts" / "conversations.json")
     environment = {**os.environ, "SERVING_STUDY_ROOT": str(root), "SERVING_STUDY_CACHE": str(paths.CACHE), "SERVING_STUDY_RESULTS": str(tmp_path / "results")}
-    words = [str(paths.ENVIRONMENTS / "harness" / "bin" / "serving-study"), "run", "4", "--no-book", "-y", json.dumps({"target": str(place), "host": "cpu", **SIZE, **TINY})]
+    words = [str(paths.ENVIRONMENTS / "harness" / "bin" / "serving-study"), "run", "4", "--no-book", "-y", json.dumps({"target": str(place), "host": "cpu", "repeats": 0, **SIZE, **TINY})]
     before = (distillation.work_folder(distillation.resolved(target=str(place))) / "training.json").stat().st_mtime_ns
     run = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr

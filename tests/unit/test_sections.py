@@ -183,7 +183,7 @@ def cpu(monkeypatch):
 def test_a_dry_plan_on_a_cpu_makes_nothing(cpu, cache):
     plan = sections.plan(3, dry=True, concurrencies=[1, 2], prompts=[2, 4], ks=[3])
     assert [arm.name for arm in plan.arms] == ["baseline", "ngram-k3", "draft-k3", "baseline-again"]
-    assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [(1, 2, 12, 0.0), (2, 4, 12, 0.0)]
+    assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [(1, 2, 16, 0.0), (2, 4, 16, 0.0)]
     assert plan.arms[0].options == {"max_model_len": 2048, "max_num_seqs": 16, "seed": 42, "enable_prefix_caching": False, "dtype": "float32", "enforce_eager": True}
     assert plan.arms[0].environment == {"VLLM_CPU_KVCACHE_SPACE": 1}
     assert plan.parameters["host"] == "cpu" and "fresh" not in plan.parameters and "port" not in plan.parameters

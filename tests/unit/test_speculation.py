@@ -108,6 +108,12 @@ def test_expected_tokens():
     assert speculation.acceptance_rate(0.8, 4) == pytest.approx(kept.mean() / 4, abs=0.005)
 
 
+def test_the_acceptance_behind_a_rate():
+    for alpha, k in ((0.0, 3), (0.4, 1), (0.75, 5), (1.0, 2)):
+        assert speculation.alpha_of(float(speculation.acceptance_rate(alpha, k)), k) == pytest.approx(alpha, abs=1e-6)
+    assert np.isnan(speculation.alpha_of(1.2, 3)) and np.isnan(speculation.alpha_of(float("nan"), 3))
+
+
 def test_speedup_and_break_even():
     assert speculation.speedup(0.5, 2, 0.1) == pytest.approx(1.75 / 1.2)
     assert speculation.speedup(0.5, 2, 0.1, verification=3) == pytest.approx(1.75 / 3.2)

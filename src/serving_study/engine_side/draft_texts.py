@@ -56,10 +56,14 @@ def open_turn(tokenizer) -> list[int]:
     return tokenizer(before, add_special_tokens=False)["input_ids"]
 
 
+def templated(tokenizer, question: str) -> str:
+    """A prompt as a chat server hands it to the model, the answer's turn open."""
+    return tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True)
+
+
 def asked(tokenizer, question: str) -> list[int]:
-    """A prompt as a server would hand it to the model."""
-    text = tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True)
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
+    """The tokens of a templated prompt."""
+    return tokenizer(templated(tokenizer, question), add_special_tokens=False)["input_ids"]
 
 
 def prompts(spec: dict, tokenizer, writer, tell) -> list[dict]:
@@ -74,7 +78,9 @@ def prompts(spec: dict, tokenizer, writer, tell) -> list[dict]:
     for conversation in json.loads(Path(spec["conversations"]).read_text()):
         _add(rows, seen, conversation["conversations"][0]["value"], True, spec)
     own, wanted = len(rows), len(rows) + spec["prompts"]
-    beginning, part, began = open_turn(tokenizer), 0, time.monotonic()
+    beginning, part = open_turn(tokenizer), 0
+    writer()  # an engine's start is not time for prompts
+    began = time.monotonic()
     while len(rows) < wanted and part < 20 + 4 * spec["prompts"] // spec["part"]:
         if part and time.monotonic() - began > 30 * spec["answer_minutes"]:
             break
@@ -123,6 +129,7 @@ def answers(spec: dict, tokenizer, writer, tell) -> None:
     questions = [asked(tokenizer, row["text"]) for row in rows]
     wanted = jobs(spec, rows, [len(question) for question in questions])
     apart = sum(rows[index]["held_out"] for index, _ in wanted)
+    writer()
     began, tokens, parts = time.monotonic(), 0, -(-len(wanted) // spec["part"])
     for part in range(parts):
         place, mine = folder / f"part-{part:04d}.npz", wanted[part * spec["part"] : (part + 1) * spec["part"]]

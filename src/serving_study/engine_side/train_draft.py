@@ -307,7 +307,10 @@ def learnt_from(spec: dict, training: list[dict], apart: list[dict]) -> dict:
 
 
 def finish(spec: dict, tensors: dict, state: dict, apart: list[dict], data: dict, tokenizer) -> None:
-    """Weights, the held-out prompts in ShareGPT's format, and last the log, whose presence says that training ended."""
+    """Weights, the held-out prompts in ShareGPT's format, and last the log, whose presence says that training ended.
+
+    The prompts stand there templated: a load generator sends them to a server's completions as they are, and an answer to a bare text is another one.
+    """
     from safetensors.torch import save_file
 
     if spec["student"]["tie_word_embeddings"]:
@@ -315,7 +318,7 @@ def finish(spec: dict, tensors: dict, state: dict, apart: list[dict], data: dict
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     draft_texts.write_whole(Path(spec["work"]) / "model.safetensors", lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"}))
     conversations = [
-        {"id": f"held-out-{number:03d}", "conversations": [{"from": "human", "value": example["prompt"]}, {"from": "gpt", "value": tokenizer.decode(example["tokens"][example["start"] :], skip_special_tokens=True)}]}
+        {"id": f"held-out-{number:03d}", "conversations": [{"from": "human", "value": draft_texts.templated(tokenizer, example["prompt"])}, {"from": "gpt", "value": tokenizer.decode(example["tokens"][example["start"] :], skip_special_tokens=True)}]}
         for number, example in enumerate(example for example in apart if example["temperature"] == 0 and example["own"])
     ]
     draft_texts.write_json(Path(spec["work"]) / "held-out.json", conversations)

@@ -6,6 +6,7 @@ that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …).
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from .. import datasets, environments, hosts, paths
 from ..environments import Environment
@@ -97,10 +98,18 @@ def variables(wanted, host: Host) -> dict:
     return {} if host.gpus else {"VLLM_CPU_KVCACHE_SPACE": wanted.kv_cache_gib}
 
 
-def loads(wanted, host: Host, environment: Environment, dry: bool, say: Callable[[str], None]) -> tuple[Load, ...]:
-    """One load a concurrency, from the book's own prompts on a CPU and ShareGPT on a GPU unless the header names a data set."""
+def loads(wanted, host: Host, environment: Environment, dry: bool, say: Callable[[str], None], *, held_out: Path | None = None) -> tuple[Load, ...]:
+    """One load a concurrency, from the book's own prompts on a CPU and ShareGPT on a GPU unless the header names a data set.
+
+    `held_out` is the file of prompts that a trained draft never saw: they take the place of the book's own, and are the data set `held-out`.
+    """
     own = wanted.dataset == "own" or not host.gpus and wanted.dataset == "auto"
-    dataset = datasets.load(datasets.OWN, "own") if own else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
+    if held_out and (wanted.dataset == "held-out" or not host.gpus and wanted.dataset == "auto"):
+        dataset = datasets.load(held_out, "held-out")
+    elif wanted.dataset == "held-out":
+        raise ParameterError("no prompts were held out", value=wanted.dataset, allowed="a draft that the book trained, or another data set", next="make run SECTION=4")
+    else:
+        dataset = datasets.load(datasets.OWN, "own") if own else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
     return tuple(Load(concurrency, prompts, dataset, wanted.output_tokens, wanted.temperature, wanted.ignore_eos, wanted.seed) for concurrency, prompts in zip(wanted.concurrencies, wanted.prompts, strict=True))
 
 

@@ -1,13 +1,17 @@
 """Section 3's parameters, and the plan that they come to: a baseline, n-grams, a draft model at several k, and the baseline again."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from .. import arms, models, plans, reference
+from .. import arms, drafts, embedded, hosts, models, plans, reference
 from ..errors import ParameterError
 from ..hosts import Host
 from ..sweeps import Plan
+
+if TYPE_CHECKING:
+    from ..distillation import Distillation
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ CPU = {
     "model": "smollm2-135m-instruct",
     "draft_model": "smollm2-135m-instruct-first-4-layers",
     "concurrencies": [1, 4, 8],
-    "prompts": [2, 8, 16],
-    "output_tokens": 12,
+    "prompts": [4, 8, 16],
+    "output_tokens": 16,
     "repeats": 1,
     "crossover_cells": 0,
     "temperature": 0.0,
@@ -50,18 +54,16 @@ GPU = {
     "max_num_seqs": 128,
     "enforce_eager": False,
 }
+OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
 
 
-def plan(wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
-    """What section 3 measures on `host` with these parameters."""
+def plan(wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print, poor: str | None = None) -> Plan:
+    """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm."""
     wanted = plans.filled(wanted, GPU if host.gpus else CPU | _trained_draft())
     check_values(wanted)
     environment = plans.environment(host, dry, say)
     there = None if dry and not environment.vllm else environment
     target, draft, control, notes = _models(wanted, host, there, dry, say)
-    truncated = None
-    if not host.gpus and draft.name == models.TRAINED and target.name == CPU["model"]:
-        truncated = (models.resolve if there else models.planned)(CPU["draft_model"])
     notes += plans.notes(environment)
     made = arms.speculation(
         target=target,
@@ -75,11 +77,23 @@ def plan(wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[s
         heterogeneous_vocabulary=wanted.heterogeneous_vocabulary,
         prescribed=_prescribed(wanted, target, draft),
         control=control,
-        truncated=truncated,
+        truncated=models.resolve(poor) if poor else None,
         synchronous_control=wanted.controls and bool(host.gpus),
         only=wanted.arms,
     )
-    return Plan(3, host, environment, made, plans.loads(wanted, host, environment, dry, say), wanted.repeats, plans.resolved(wanted, host), wanted.seed, wanted.port, tuple(notes))
+    loads = plans.loads(wanted, host, environment, dry, say, held_out=drafts.held_out(draft))
+    return Plan(3, host, environment, made, loads, wanted.repeats, plans.resolved(wanted, host), wanted.seed, wanted.port, tuple(notes))
+
+
+def of_draft(wanted: "Distillation", trained: drafts.Trained, *, say: Callable[[str], None] = print) -> Plan:
+    """Section 4's second half: the target without and with the draft that was trained for it, on prompts that the draft never saw, and with the embedded
+    target's first layers as a draft that nobody trained. With `repeats` 0 it has no cells."""
+    host = hosts.detect(wanted.host)
+    names = {"model": wanted.target, "draft_model": wanted.name if trained.folder.parent == models.SHIPPED else str(trained.folder)}
+    about = {"host": wanted.host, "ks": wanted.ks, "concurrencies": wanted.concurrencies, "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies], "repeats": max(1, wanted.repeats), "seed": wanted.seed}
+    poor = f"{embedded.NAME}-first-{wanted.truncated}-layers" if wanted.truncated and wanted.target == embedded.NAME else None
+    made = plan(Speculation(**names, **about, **OF_DRAFT), host, say=say, poor=poor)
+    return replace(made, section=4, repeats=wanted.repeats, parameters=made.parameters | {"draft_model": wanted.name, "repeats": wanted.repeats})
 
 
 def _trained_draft() -> dict:
