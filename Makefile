@@ -45,9 +45,17 @@ price: setup  ## say what instances cost an hour, by AWS or by the table that sh
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book
 
-test: setup  ## run all tests: unit, integration with the real CPU engine, the book in a real browser
+# What holds no clock against a server runs two at a time; the rest wants the machine for itself.
+BESIDE := tests/unit $(wildcard tests/integration/test_train_*.py)
+ALONE := tests/book $(filter-out $(BESIDE),$(wildcard tests/integration/test_*.py))
+
+test: setup  ## run all tests: unit, integration with the real CPU engine, the book in a real browser; ARGS goes to pytest
 	@.venv/harness/bin/python tests/prepare.py
+ifeq ($(strip $(ARGS)),)
+	@failed=0; for tests in "-n 2 --dist loadfile $(BESIDE)" "$(ALONE)"; do .venv/harness/bin/python -m pytest $$tests || failed=1; done; exit $$failed
+else
 	@.venv/harness/bin/python -m pytest $(ARGS)
+endif
 
 bench: setup  ## compare with `vllm bench sweep` over the same arms and cells
 	@.venv/harness/bin/python benchmarks/against_bench_sweep.py $(ARGS)

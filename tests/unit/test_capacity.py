@@ -80,6 +80,12 @@ def test_kv_tokens_of_our_h200():
         assert abs(found.weights_gib / weights - 1) <= 0.0004, arm
 
 
+def test_what_four_cards_hold_over_one_is_a_matter_of_what_weights_leave_on_one():
+    gain = lambda host: capacity.predict(server(host, tp=4)).tokens / capacity.predict(server(host)).tokens  # noqa: E731
+    assert gain("a10gx4") == pytest.approx(18.7, rel=0.1)  # of 22 GiB, 7B leaves a small rest
+    assert 4.2 < gain("h200x1") < 4.6  # of 140 GiB, nearly all is left on each
+
+
 def test_graphs_are_counted_as_the_logs_count_them():
     seen = 0
     for arm, _compiled, _tokens, _weights, log in own_starts():

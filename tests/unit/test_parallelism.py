@@ -56,6 +56,28 @@ def test_four_gpus_have_the_reference_studys_seven_arms(plan):
     assert {arm.technique for arm in made.arms} == {"parallel"} and made.section == 5
 
 
+def test_four_large_gpus_have_the_other_ways_to_use_four_as_well(plan):
+    made = plan(host(4, 139.8, "h200"))
+    names = "7b-tp1 7b-tp2 7b-tp4 14b-tp1 14b-tp2 14b-pp2 14b-tp4 7b-tp2-pp2 7b-dp4 7b-replicas4 moe-a2.7b-tp4 moe-a2.7b-tp4-ep 14b-tp1-memory-0.15 7b-tp1-again".split()
+    assert [arm.name for arm in made.arms] == names and not any(arm.unsupported for arm in made.arms)
+    found = {arm.name: words(arm) for arm in made.arms}
+    for name, options in {
+        "7b-tp4": "--tensor-parallel-size 4",
+        "14b-pp2": "--pipeline-parallel-size 2",
+        "7b-tp2-pp2": "--tensor-parallel-size 2 --pipeline-parallel-size 2",
+        "7b-dp4": "--data-parallel-size 4",
+        "moe-a2.7b-tp4-ep": "--tensor-parallel-size 4 --enable-expert-parallel",
+    }.items():
+        assert found[name].endswith(options) and re.findall(r"--\w+-parallel(?:-size \d)?", found[name]) == re.findall(r"--\w+-parallel(?:-size \d)?", options)
+    assert "replicas.py --port 8000 --replicas 4 --ranks 1 --" in found["7b-replicas4"] and "parallel-size" not in found["7b-replicas4"]
+    assert {arm.name: arm.ranks for arm in made.arms[7:12]} == {"7b-tp2-pp2": 4, "7b-dp4": 4, "7b-replicas4": 4, "moe-a2.7b-tp4": 4, "moe-a2.7b-tp4-ep": 4}
+    known = store.Store("h200x4", 5, Path("nowhere"))
+    pending = made.pending(known)
+    estimate = made.estimate(known, pending)
+    assert sum(map(len, pending.values())) == len(names) * len(made.loads) * made.repeats
+    assert 60 * 60 > estimate.total(pending) - len(names) * estimate.start_s > 60 and estimate.start_s > 60
+
+
 def test_two_large_gpus_have_every_split_of_two_and_a_failure_brought_about(plan):
     made = plan(host(2, 139.8, "h200"))
     names = "7b-tp1 7b-tp2 7b-pp2 7b-dp2 7b-replicas2 14b-tp1 14b-tp2 14b-pp2 moe-a2.7b-tp2 moe-a2.7b-tp2-ep 14b-tp1-memory-0.15 7b-tp1-again".split()

@@ -59,14 +59,16 @@ TWO_GPUS = [
     *({"model": FOURTEEN} | split for split in ({}, {"tp": 2}, {"pp": 2})),
     *({"model": MOE} | split for split in ({"tp": 2}, {"tp": 2, "ep": True})),
 ]
+FOUR_GPUS = [*({"model": SEVEN} | split for split in ({"tp": 2, "pp": 2}, {"dp": 4}, {"replicas": 4})), *({"model": MOE} | split for split in ({"tp": 4}, {"tp": 4, "ep": True}))]
 
 
 def default_arms(host: Host) -> list[dict]:
-    """The reference study's seven where there are four GPUs, else what two allow; with large GPUs one more arm, of too little memory."""
+    """The reference study's seven where there are four GPUs, else what two allow; with large GPUs also the other ways to use four, and an arm of too little memory."""
     if not host.gpus:
         return CPU["arms"]
-    chosen = REFERENCE if len(host.gpus) >= 4 else TWO_GPUS
-    return chosen + ([{"model": FOURTEEN, "gpu_memory_utilization": 0.15}] if min(gpu.memory_gib for gpu in host.gpus) > LARGE_GIB else [])
+    four, large = len(host.gpus) >= 4, min(gpu.memory_gib for gpu in host.gpus) > LARGE_GIB
+    chosen = REFERENCE + (FOUR_GPUS if large else []) if four else TWO_GPUS
+    return chosen + ([{"model": FOURTEEN, "gpu_memory_utilization": 0.15}] if large else [])
 
 
 def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
