@@ -15,8 +15,10 @@ SMOL = json.loads((models.SHAPES / embedded.NAME / "config.json").read_text())
 
 
 @pytest.fixture(autouse=True)
-def cpu(monkeypatch):
+def cpu(monkeypatch, tmp_path):
+    """A CPU host, and no draft that ships, whose budget would be taken for this host's."""
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": HOST)
+    monkeypatch.setattr(models, "SHIPPED", tmp_path / "none")
 
 
 @pytest.fixture

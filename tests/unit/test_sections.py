@@ -188,7 +188,7 @@ def test_a_dry_plan_on_a_cpu_makes_nothing(cpu, cache):
     assert plan.arms[0].environment == {"VLLM_CPU_KVCACHE_SPACE": 1}
     assert plan.parameters["host"] == "cpu" and "fresh" not in plan.parameters and "port" not in plan.parameters
     assert plan.environment.vllm is None and "nothing counts as measured" in plan.notes[0]
-    assert plan.loads[0].dataset.name == "own" and list(cache.iterdir()) == []
+    assert plan.loads[0].dataset.name == "held-out" and list(cache.iterdir()) == []
 
 
 def test_a_plan_takes_no_unknown_parameter_and_no_unknown_arm(cpu, cache):
@@ -207,7 +207,7 @@ def test_the_key_of_a_cell_is_of_what_decides_it(cpu, cache):
 
     first = keys()
     assert len(first) == 3 and keys(port=8001, fresh=True) == first  # neither the port nor how often decides a result
-    for change in ({"seed": 1}, {"output_tokens": 16}, {"temperature": 0.7}, {"prompts": [5]}, {"max_model_len": 1024}, {"kv_cache_gib": 2}):
+    for change in ({"seed": 1}, {"output_tokens": 20}, {"temperature": 0.7}, {"prompts": [5]}, {"max_model_len": 1024}, {"kv_cache_gib": 2}):
         assert not keys(**change) & first, change
     assert keys(repeats=2) > first  # more repeats keep those there are
     assert keys(ks=[1, 3]) > first and keys(arms=["baseline"]) < first
