@@ -118,18 +118,28 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
 def served_table(trained: Trained, target: Model, frame: pandas.DataFrame) -> Styler:
     """`served` as it is shown: an interval that holds 1 claims nothing."""
     table = served(trained, target, frame)
-    shown = table[["arm"]].assign(
-        **{
-            "acceptance rate, predicted": table["predicted_rate"],
-            "counted": table["rate"],
-            "cost of a proposal, by bytes": table["cost"],
-            "measured": table["measured_cost"],
-            "speed-up, predicted": table["predicted"],
-            "TPOT against the baseline's": [f"{row.speedup:.2f}×" + ("" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})") for row in table.itertuples()],
-        }
-    )
-    formats = dict.fromkeys(("acceptance rate, predicted", "counted", "cost of a proposal, by bytes", "measured"), "{:.3f}") | {"speed-up, predicted": "{:.2f}×"}
+    columns = {"rate, predicted": "predicted_rate", "counted": "rate", "cost, by bytes": "cost", "measured": "measured_cost", "speed-up, predicted": "predicted"}
+    shown = table[["arm"]].assign(**{name: table[column] for name, column in columns.items()}, **{"of TPOT, measured": [_interval(row) for row in table.itertuples()]})
+    formats = dict.fromkeys(list(columns)[:-1], "{:.3f}") | {"speed-up, predicted": "{:.2f}×"}
     return tables.style(shown, f"One request at a time: what was predicted, and what a server made of it ({tables.labels(frame)})", formats)
+
+
+def _interval(row) -> str:
+    return f"{row.speedup:.2f}×" + ("" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})")
+
+
+def finding(found: pandas.DataFrame, frame: pandas.DataFrame) -> str:
+    """What `served` found, in sentences; a speed-up that the noise can explain is no speed-up."""
+    if found.empty:
+        return "The target was not served with its draft here."
+    words = []
+    for untrained, rows in found.groupby(found["arm"].str.endswith("truncated")):
+        best = rows.loc[rows["speedup"].idxmax()]
+        sure = None if pandas.isna(best["differs"]) else bool(best["differs"])
+        doubt = {True: "", False: ", which is inside the noise", None: ", which more repeats would have to decide"}[sure]
+        whose = "the target's first layers, as a draft, have" if untrained else f"the trained draft, at its best k of {best['k']}, has"
+        words.append(f"{whose} {best['rate']:.0%} of the proposals kept, and tokens come {_interval(best)} as fast{doubt}")
+    return f"One request at a time ({tables.labels(frame)}), against no speculation: {'; '.join(words)}."
 
 
 def marks(both: pandas.DataFrame, found: pandas.DataFrame) -> pandas.DataFrame:

@@ -127,9 +127,7 @@ def surface(ks, marks: pandas.DataFrame) -> Figure:
             axis.plot(mark.alpha, mark.cost, mark.marker, color=palette[mark.label], mfc=palette[mark.label] if mark.filled else "none")
         axis.set(title=f"k = {k}", xlabel="acceptance probability α")
     axes[0, 0].set_ylabel("cost of a proposal (target passes)")
-    for label, colour in palette.items():
-        axes[0, 0].plot([], [], "o", color=colour, label=label)
-    axes[0, 0].legend(fontsize=7.5)
+    figure.legend([plt.Line2D([], [], color=colour, marker="o", linestyle="none") for colour in palette.values()], list(palette), fontsize=7.5, ncols=len(palette), loc="outside upper left")
     return figure
 
 

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from pandas.io.formats.style import Styler
 
 from . import certificates, costs, plots, prices, reference, store, tables
@@ -129,7 +130,10 @@ def instances_table() -> Styler:
 
 
 def quantised_table(frame: pandas.DataFrame, starts: pandas.DataFrame) -> Styler:
-    return tables.style(quantised(frame, starts), f"A KV cache of 8-bit numbers beside the model's own ({tables.labels(frame)})", {"own": "{:,.2f}", "fp8": "{:,.2f}", "ratio": "{:.2f}×"})
+    """`quantised` as it is shown: counts whole, times and rates to two places."""
+    table = quantised(frame, starts)
+    shown = table.assign(**{side: [f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" for value in table[side]] for side in ("own", "fp8")})
+    return tables.style(shown, f"A KV cache of 8-bit numbers beside the model's own ({tables.labels(frame)})", {"ratio": "{:.2f}×"})
 
 
 def tiers_table(frame: pandas.DataFrame) -> Styler:
@@ -153,8 +157,8 @@ def by_source_table(frame: pandas.DataFrame) -> Styler:
 def break_even_table(frame: pandas.DataFrame) -> Styler:
     """Tier by tier, the length from which a prefix comes back sooner than it is computed: measured, and by the bytes alone."""
     table = break_even(frame)
-    shown = pandas.DataFrame({"arm": table["arm"], "pays": [break_even_words(row) for row in table.itertuples()], "by the bytes alone (tokens, predicted)": table["predicted"], "came back at (GB/s)": table["gb_s"], "link (GB/s)": table["link_gb_s"]})
-    formats = {"by the bytes alone (tokens, predicted)": "{:,.0f}", "came back at (GB/s)": "{:,.2f}", "link (GB/s)": "{:,.1f}"}
+    shown = pandas.DataFrame({"arm": table["arm"], "pays": [break_even_words(row) for row in table.itertuples()], "predicted (tokens)": table["predicted"], "GB/s": table["gb_s"], "link (GB/s)": table["link_gb_s"]})
+    formats = {"predicted (tokens)": "{:,.0f}", "GB/s": "{:,.2f}", "link (GB/s)": "{:,.1f}"}
     return tables.style(shown, f"From which length on a prefix comes back sooner than device-only computes it ({tables.labels(frame)})", formats)
 
 
@@ -171,6 +175,7 @@ def break_even_figure(frame: pandas.DataFrame) -> Figure:
     lengths = list(computed["prefix_tokens"])
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axis.minorticks_off()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:,g}")
     axis.legend(fontsize=7.5)
     axis.set_title(tables.labels(frame), fontsize=9, loc="right")

@@ -18,6 +18,7 @@ from .engines import vllm
 from .errors import StudyError
 
 CACHED, CONTROL, QUANTISED, DEVICE = "prefix-cache", "no-prefix-cache", "fp8-cache", "device-only"
+TIERS = (DEVICE, "cpu-offload", "lmcache-cpu", "lmcache-disk", "files", "lmcache-server", "lmcache-server-disk", "lmcache-cpu-disk", "fp8-cpu-offload")
 SOURCES = ("device", "external", "recompute")
 OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
 REFERENCE_PREFIX = 3001
@@ -54,8 +55,10 @@ def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def elsewhere(plan) -> dict[str, pandas.DataFrame]:
-    """Host to the newest cells of the other hosts that have published results of this section."""
-    return {host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(plan.section, {plan.host.profile})}
+    """Host to the newest cells of the other hosts that have published results of this section, in the order in which a plan has its arms."""
+    order = {name: place for place, name in enumerate((CACHED, CONTROL, QUANTISED, CACHED + comparisons.AGAIN, *TIERS))}
+    found = {host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(plan.section, {plan.host.profile})}
+    return {host: frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True) for host, frame in found.items()}
 
 
 def starts_of(host: str, section: int = 7) -> pandas.DataFrame:

@@ -376,6 +376,10 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
     assert table.loc["draft-k3-truncated", "speedup"] < 1
     html = drafts.served_table(draft, target, frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released")).to_html()
     assert "draft-k3-truncated" in html and "0.530" not in html and "0.400" in html
+    said = drafts.finding(drafts.served(draft, target, frame), frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"))
+    assert "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60× (" in said and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67× (" in said
+    unsure = drafts.served(draft, target, frame).assign(differs=[None, False, True])
+    assert "as fast, which is inside the noise; the target's" in drafts.finding(unsure, frame.assign(host="cpu"))
     marks = drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame))
     assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [1, 3, 3]
     assert speculation.acceptance_rate(marks["alpha"].iloc[5], 3) == pytest.approx(0.4)
@@ -389,6 +393,7 @@ def test_without_servers_there_is_a_prediction_alone(trained):
     draft, frame = trained
     target = models.Model(embedded.NAME, "x", models.SHAPES / embedded.NAME)
     assert drafts.served(draft, target, frame.head(0)).empty
+    assert drafts.finding(drafts.served(draft, target, frame.head(0)), frame.head(0)) == "The target was not served with its draft here."
     figure = plots.surface([1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))))
     assert len(figure.axes) == 1
     pyplot.close(figure)

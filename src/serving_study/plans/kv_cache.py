@@ -19,11 +19,10 @@ from ..errors import ParameterError
 from ..hosts import Host
 from ..loads import Load
 from ..models import Model
-from ..prefixes import CACHED, CONTROL, DEVICE, QUANTISED
+from ..prefixes import CACHED, CONTROL, DEVICE, QUANTISED, TIERS
 from ..prompts import Exact, SharedPrefix, WorkingSet
 from ..sweeps import WARMUP_TOKENS, Plan
 
-TIERS = (DEVICE, "cpu-offload", "lmcache-cpu", "lmcache-disk", "files", "lmcache-server", "lmcache-server-disk", "lmcache-cpu-disk", "fp8-cpu-offload")
 CHUNK_TOKENS = 256  # LMCache's piece: prefixes of the tiers are whole ones
 SERVER_CHUNK_TOKENS = 128  # the same of the LMCache server: a CPU's block
 STAGING_GIB = 4  # of memory through which LMCache's disk tier reads and writes
