@@ -153,10 +153,10 @@ def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing.
+    """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing, at all lengths from there on.
 
-    `measured` is the length (tokens) at which the straight lines between the measured points cross, missing where they do not; `at_most` and `above` then say
-    on which side of all lengths it lies: the shortest length that pays, the longest that does not. `gb_s` is the rate at which bytes came back: those that the longest
+    `measured` is the length (tokens) at which the straight lines between the measured points cross for the last time, missing where they do not; `at_most` and
+    `above` then say on which side of all lengths it lies: the shortest length, since all pay, or the longest, which does not. `gb_s` is the rate at which bytes came back: those that the longest
     prefix has more than the shortest over the time that it took more (10⁹ bytes a second), `link_gb_s` what the link carries by the host's tables. `predicted` is
     `reuse.break_even_tokens` without any cost but the bytes'. Both are missing where the link is not known.
     """
@@ -165,15 +165,14 @@ def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
         if len(mine) < 2:
             continue
         lengths, saved = mine["prefix_tokens"].to_numpy(float), (mine["computed_ms"] - mine["restored_ms"]).to_numpy(float)
-        pays = saved > 0
+        losing = np.flatnonzero(saved <= 0)  # a tier pays from where it never loses again
         crossing = at_most = above = math.nan
-        if pays[0]:
+        if not len(losing):
             at_most = lengths[0]
-        elif not pays.any():
+        elif (last := losing[-1]) == len(lengths) - 1:
             above = lengths[-1]
         else:
-            first = int(np.argmax(pays))
-            crossing = float(np.interp(0.0, saved[first - 1 : first + 1], lengths[first - 1 : first + 1]))
+            crossing = float(np.interp(0.0, saved[last : last + 2], lengths[last : last + 2]))
         each, link, predicted = _bytes_and_prediction(frame[frame["arm"] == arm])
         took_s = (mine["restored_ms"].iloc[-1] - mine["restored_ms"].iloc[0]) / 1000
         rows.append({"arm": arm, "measured": crossing, "at_most": at_most, "above": above, "gb_s": each * (lengths[-1] - lengths[0]) / took_s / 1e9 if took_s > 0 else math.nan, "link_gb_s": link, "predicted": predicted})
@@ -257,7 +256,7 @@ def break_even_words(row) -> str:
     """A row of `break_even` as part of a sentence."""
     if not math.isnan(row.measured):
         return f"from prefixes of about {row.measured:,.0f} tokens on"
-    return f"from the shortest measured, {row.at_most:,.0f} tokens, on" if not math.isnan(row.at_most) else f"at none of the lengths up to {row.above:,.0f} tokens"
+    return f"from the shortest measured, {row.at_most:,.0f} tokens, on" if not math.isnan(row.at_most) else f"from no length that was measured, the longest being {row.above:,.0f} tokens"
 
 
 def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:

@@ -366,7 +366,9 @@ COMPUTED = {256: 10.0, 1024: 40.0, 4096: 160.0}
 BREAK_EVEN = [
     ("crosses", {256: 20.0, 1024: 30.0, 4096: 70.0}, 640.0, "from prefixes of about 640 tokens on"),
     ("pays everywhere", {256: 5.0, 1024: 6.0, 4096: 10.0}, None, "from the shortest measured, 256 tokens, on"),
-    ("never pays", {256: 20.0, 1024: 80.0, 4096: 320.0}, None, "at none of the lengths up to 4,096 tokens"),
+    ("never pays", {256: 20.0, 1024: 80.0, 4096: 320.0}, None, "from no length that was measured, the longest being 4,096 tokens"),
+    ("pays, loses, and pays again", {256: 5.0, 1024: 50.0, 4096: 130.0}, 1024 + 3072 * 10 / 40, "from prefixes of about 1,792 tokens on"),
+    ("pays and then loses", {256: 5.0, 1024: 30.0, 4096: 170.0}, None, "from no length that was measured, the longest being 4,096 tokens"),
 ]
 
 
