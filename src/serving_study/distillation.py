@@ -73,15 +73,16 @@ CPU = {"prompts": 32, "answer_tokens": 64, "answer_minutes": 3.0, "context": 256
 GPU = {"prompts": 24_000, "answer_tokens": 320, "answer_minutes": 4.0, "context": 1024, "evaluated": 128, "evaluations": 8, "tokens": 400_000_000, "minutes": 10.0, "batch_tokens": 32_768}
 
 
-def resolved(**given) -> Distillation:
-    """Parameters with values where none is given: those of the draft that ships under this name if all else is as it was there, or the host's.
+def resolved(*, shipped: bool = True, **given) -> Distillation:
+    """Parameters with values where none is given: those of the draft that ships under this name if all else is as it was there, or the host's; with
+    `shipped` False always the host's, for what is to be trained here in any case.
 
     Raises ParameterError for values that cannot be used.
     """
     wanted = Distillation(**given)
     wanted = replace(wanted, name=wanted.name or f"{wanted.target.rstrip('/').split('/')[-1].lower()}-draft")
     host = GPU if hosts.detect(wanted.host).gpus else CPU
-    if standing := {} if wanted.fresh else _shipped(wanted.name).get("identity"):
+    if standing := {} if wanted.fresh or not shipped else _shipped(wanted.name).get("identity"):
         filled = _filled(_filled(wanted, standing), host)
         if all(getattr(filled, name) == standing.get(name) for name in DECISIVE):
             return filled

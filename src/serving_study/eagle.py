@@ -10,7 +10,7 @@ Training on two cores at 90 · 10⁹ operations a second, about 55 of them in pr
 operations a token, three unrolled steps 6 · (1.0 + 3 · 8.8) = 165 million an answer token. Seven minutes of states are about 100,000 tokens,
 two thirds of them answers; ten minutes of training read each of these three times.
 
-    python -c "from serving_study import distillation, eagle; print(eagle.train(distillation.resolved(), eagle.Head()).folder)"
+    python -c "from serving_study import distillation, eagle; print(eagle.train(distillation.resolved(shipped=False), eagle.Head()).folder)"
 """
 
 import json

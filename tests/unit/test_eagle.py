@@ -15,10 +15,8 @@ SMOL = json.loads((models.SHAPES / embedded.NAME / "config.json").read_text())
 
 
 @pytest.fixture(autouse=True)
-def cpu(monkeypatch, tmp_path):
-    """A CPU host, and no draft that ships, whose budget would be taken for this host's."""
+def cpu(monkeypatch):
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": HOST)
-    monkeypatch.setattr(models, "SHIPPED", tmp_path / "none")
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def target(tmp_path):
 
 
 def wanted(**given):
-    return distillation.resolved(**given)
+    return distillation.resolved(shipped=False, **given)
 
 
 def resolved(target, **given):
