@@ -115,9 +115,8 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
     return pandas.DataFrame(rows, columns=columns)
 
 
-def served_table(trained: Trained, target: Model, frame: pandas.DataFrame) -> Styler:
-    """`served` as it is shown: an interval that holds 1 claims nothing."""
-    table = served(trained, target, frame)
+def served_table(table: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
+    """What `served` found of `frame`, as it is shown: an interval that holds 1 claims nothing."""
     columns = {"rate, predicted": "predicted_rate", "counted": "rate", "cost, by bytes": "cost", "measured": "measured_cost", "speed-up, predicted": "predicted"}
     shown = table[["arm"]].assign(**{name: table[column] for name, column in columns.items()}, **{"of TPOT, measured": [_interval(row) for row in table.itertuples()]})
     formats = dict.fromkeys(list(columns)[:-1], "{:.3f}") | {"speed-up, predicted": "{:.2f}×"}

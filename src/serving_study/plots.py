@@ -113,9 +113,9 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
 SOURCES = {"predicted": {"linestyle": "--", "linewidth": 1.2}, "reference": {"linestyle": "none", "marker": "x", "markersize": 6}, "measured": {"linestyle": "none", "marker": "o", "markersize": 4}}
 
 
-def surface(ks, marks: pandas.DataFrame) -> Figure:
+def surface(ks, marks: pandas.DataFrame, about: str) -> Figure:
     """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour), `alpha`, `cost`, `marker`, `filled`, and `k`, missing
-    for a mark of every panel."""
+    for a mark of every panel. `about` says in a corner where they are from."""
     alphas, highest = np.linspace(0, 0.99, 100), max(0.6, 1.15 * marks["cost"].max())
     costs = np.linspace(0.01, highest, 60)
     figure, axes = plt.subplots(1, len(ks), figsize=(3.1 * len(ks), 3.3), sharey=True, squeeze=False, layout="constrained")
@@ -128,6 +128,7 @@ def surface(ks, marks: pandas.DataFrame) -> Figure:
         axis.set(title=f"k = {k}", xlabel="acceptance probability α")
     axes[0, 0].set_ylabel("cost of a proposal (target passes)")
     figure.legend([plt.Line2D([], [], color=colour, marker="o", linestyle="none") for colour in palette.values()], list(palette), fontsize=7.5, ncols=len(palette), loc="outside upper left")
+    figure.suptitle(about, fontsize=9, x=0.99, ha="right")
     return figure
 
 

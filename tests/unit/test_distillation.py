@@ -299,6 +299,7 @@ def test_a_draft_that_ships_is_shown_as_it_was_trained(target, tmp_path, cache, 
     monkeypatch.setattr(distillation, "run_stages", lambda *_: pytest.fail("trained"))
     here = wanted(target=str(target.folder), name=models.TRAINED)
     assert (here.tokens, here.prompts, here.evaluations) == (10**9, 24_000, distillation.CPU["evaluations"])
+    assert wanted(target=str(target.folder), name=models.TRAINED, shipped=False).prompts == distillation.CPU["prompts"]
     assert distillation.train(here).folder == folder
     for other in ({"width": 128}, {"seed": 1}, {"tokens": 5}, {"fresh": True}):  # of these nothing ships
         assert wanted(target=str(target.folder), name=models.TRAINED, **other).prompts == distillation.CPU["prompts"]
@@ -374,7 +375,7 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
     assert table.loc["draft-k3", "measured_cost"] == pytest.approx((2.2 * tpot - step) / 3 / step)
     assert table.loc["draft-k3", "speedup"] == pytest.approx(step / tpot, rel=1e-3) and table.loc["draft-k3", "low"] <= table.loc["draft-k3", "speedup"] <= table.loc["draft-k3", "high"]
     assert table.loc["draft-k3-truncated", "speedup"] < 1
-    html = drafts.served_table(draft, target, frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released")).to_html()
+    html = drafts.served_table(drafts.served(draft, target, frame), frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released")).to_html()
     assert "draft-k3-truncated" in html and "0.530" not in html and "0.400" in html
     said = drafts.finding(drafts.served(draft, target, frame), frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"))
     assert "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60× (" in said and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67× (" in said
@@ -383,7 +384,7 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
     marks = drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame))
     assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [1, 3, 3]
     assert speculation.acceptance_rate(marks["alpha"].iloc[5], 3) == pytest.approx(0.4)
-    figure = plots.surface([1, 3], marks)
+    figure = plots.surface([1, 3], marks, "cpu")
     drawn = [sum(line.get_marker() == "D" and len(line.get_xdata()) for line in axis.lines) for axis in figure.axes]
     assert drawn == [1, 2]  # each measured mark in the panel of its own k
     pyplot.close(figure)
@@ -394,8 +395,8 @@ def test_without_servers_there_is_a_prediction_alone(trained):
     target = models.Model(embedded.NAME, "x", models.SHAPES / embedded.NAME)
     assert drafts.served(draft, target, frame.head(0)).empty
     assert drafts.finding(drafts.served(draft, target, frame.head(0)), frame.head(0)) == "The target was not served with its draft here."
-    figure = plots.surface([1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))))
-    assert len(figure.axes) == 1
+    figure = plots.surface([1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))), "predicted")
+    assert len(figure.axes) == 1 and figure.get_suptitle() == "predicted"
     pyplot.close(figure)
 
 
