@@ -2,10 +2,10 @@
 
     python benchmarks/profile_round.py baseline draft-k3
 
-Starts each arm of section 3 with the profiler on, asks for a few tokens, and writes `data/results/HOST/section-3/rounds.json`:
-per engine step, how many kernels were launched one by one, how many CUDA graphs were replayed, and for how long the GPU was busy.
-The profiler slows everything down: its times explain shares, they are not throughput.
-"""
+Starts each arm of section 3 with the profiler on, asks for a few tokens, and writes
+`data/results/HOST/section-3/rounds.json`: per engine step, how many kernels were launched one by one, how many CUDA
+graphs were replayed, and for how long the GPU was busy. The profiler slows everything down: its times explain shares,
+they are not throughput."""
 
 import glob
 import gzip
@@ -23,13 +23,26 @@ TOKENS = 48
 
 def profile(plan, arm, folder: Path) -> dict:
     traces = folder / "traces"
-    arm = replace(arm, options=arm.options | {"profiler_config": {"profiler": "torch", "torch_profiler_dir": str(traces), "torch_profiler_with_stack": False}}, environment=arm.environment | {"VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1"})
+    arm = replace(
+        arm,
+        options=arm.options
+        | {
+            "profiler_config": {
+                "profiler": "torch",
+                "torch_profiler_dir": str(traces),
+                "torch_profiler_with_stack": False,
+            }
+        },
+        environment=arm.environment | {"VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1"},
+    )
     with servers.serve(arm, plan.host, plan.environment, folder) as server:
         servers.complete(server.url, arm.model.name, "Once upon a time", TOKENS, 120, ignore_eos=True)
         for verb in ("start_profile", "stop_profile"):
             if verb == "stop_profile":
                 servers.complete(server.url, arm.model.name, "In the beginning there was", TOKENS, 120, ignore_eos=True)
-            urllib.request.urlopen(urllib.request.Request(f"{server.url}/{verb}", data=b"", method="POST"), timeout=300).read()
+            urllib.request.urlopen(
+                urllib.request.Request(f"{server.url}/{verb}", data=b"", method="POST"), timeout=300
+            ).read()
     return read(glob.glob(f"{traces}/**/*.json*", recursive=True))
 
 
@@ -54,7 +67,10 @@ def read(files: list[str]) -> dict:
                 "gpu_busy_ms": sum(event["dur"] for event in kernels) / 1000,
                 "span_ms": (max(times) - min(times)) / 1000 if times else 0,
                 "runtime_calls": dict(sorted(runtime.items(), key=lambda item: -item[1])[:12]),
-                "scopes_ms": {name: {"count": len(spent), "mean": sum(spent) / len(spent)} for name, spent in sorted(scopes.items(), key=lambda item: -sum(item[1]))[:14]},
+                "scopes_ms": {
+                    name: {"count": len(spent), "mean": sum(spent) / len(spent)}
+                    for name, spent in sorted(scopes.items(), key=lambda item: -sum(item[1]))[:14]
+                },
             }
     return best
 
@@ -68,7 +84,13 @@ def main() -> None:
     for arm in plan.arms:
         if arm.name in wanted:
             with tempfile.TemporaryDirectory() as folder:
-                found[arm.name] = profile(plan, arm, Path(folder)) | {"tokens": TOKENS, "at": store.now(), "vllm": plan.environment.vllm, "weights": arm.weights, "acceptance": arm.acceptance}
+                found[arm.name] = profile(plan, arm, Path(folder)) | {
+                    "tokens": TOKENS,
+                    "at": store.now(),
+                    "vllm": plan.environment.vllm,
+                    "weights": arm.weights,
+                    "acceptance": arm.acceptance,
+                }
             store.write(out, found)
             print(arm.name, json.dumps(found[arm.name], indent=1))
 

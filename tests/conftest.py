@@ -45,8 +45,17 @@ class Study:
         """A harness in a process of its own."""
         file = self.folder / "specification.json"
         file.write_text(json.dumps({"models": str(self.folder / "models"), "arms": arms, "plan": plan}))
-        variables = {**os.environ, "SERVING_STUDY_RESULTS": str(self.folder / "results"), "SERVING_STUDY_CACHE": str(self.folder / "cache")}
-        return subprocess.Popen([sys.executable, fake_study.__file__, file], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        variables = {
+            **os.environ,
+            "SERVING_STUDY_RESULTS": str(self.folder / "results"),
+            "SERVING_STUDY_CACHE": str(self.folder / "cache"),
+        }
+        return subprocess.Popen(
+            [sys.executable, fake_study.__file__, file],
+            env=variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def events(self, *kinds: str) -> list[dict]:
         """What the fakes noted down, of these kinds, in order."""
@@ -55,7 +64,10 @@ class Study:
 
     def processes(self) -> set[int]:
         """Every process that a fake ever was or started."""
-        return {event["child"] if event["event"] == "child" else event["pid"] for event in self.events("server", "child", "worker")}
+        return {
+            event["child"] if event["event"] == "child" else event["pid"]
+            for event in self.events("server", "child", "worker")
+        }
 
     def alive(self) -> set[int]:
         return {pid for pid in self.processes() if is_alive(pid)}
@@ -99,7 +111,9 @@ def foreign():
 
 @contextmanager
 def fakes(folder: Path, patch: pytest.MonkeyPatch):
-    """The fake engine registered as `fake`, results and cache in `folder`; afterwards nothing of it may be left running."""
+    """The fake engine registered as `fake`, results and cache in `folder`; afterwards nothing of it may be left
+    running.
+    """
     patch.setattr(paths, "RESULTS", folder / "results")
     patch.setattr(paths, "CACHE", folder / "cache")
     patch.setenv("JOURNAL", str(folder / "journal.jsonl"))

@@ -1,12 +1,12 @@
-"""A server that speaks enough of vLLM's completions API for the harness and for the real `vllm bench serve`, and fails on command.
+"""A server that speaks enough of vLLM's completions API for the harness and for the real `vllm bench serve`, and fails
+on command.
 
     python fake_engine.py --port 8000 --model fake --fault short
 
-It streams words as tokens, counts under vLLM's counter names at /metrics, and prints a vLLM start's lines. A prompt's tokens are
-its words unless TOKENIZER names a tokenizer.json. What happens is appended to JOURNAL, one JSON line an event; `--lives 1`
-keeps a fault to the first life, counted there. A file SWITCH plants a fault in the middle of a life: {"who": ARM, "fault": "short"},
-with "after": 10 from the eleventh stream on. Standard library alone.
-"""
+It streams words as tokens, counts under vLLM's counter names at /metrics, and prints a vLLM start's lines. A prompt's
+tokens are its words unless TOKENIZER names a tokenizer.json. What happens is appended to JOURNAL, one JSON line an
+event; `--lives 1` keeps a fault to the first life, counted there. A file SWITCH plants a fault in the middle of a life:
+{"who": ARM, "fault": "short"}, with "after": 10 from the eleventh stream on. Standard library alone."""
 
 import argparse
 import json
@@ -20,8 +20,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 FAULTS = (
-    "oom dies-at-start slow-start silent probe-hangs probe-500 probe-garbage probe-empty wrong-model "  # while it starts
-    "dies-after oom-after hangs short error-event http-500 refuses-some garbage warm no-drafts spurious-drafts dead-after miscounts no-hits no-tier idle-rank lost-rank "  # under load
+    # while it starts
+    "oom dies-at-start slow-start silent probe-hangs probe-500 probe-garbage probe-empty wrong-model "
+    # under load
+    "dies-after oom-after hangs short error-event http-500 refuses-some garbage warm no-drafts "
+    "spurious-drafts dead-after miscounts no-hits no-tier idle-rank lost-rank "
     "ignores-term escapee"  # when it ends
 ).split()
 WORDS = "the river turns under an old bridge and every boat that passes slows down to listen".split()
@@ -46,11 +49,19 @@ for line in sys.stdin:
 
 
 class Rank:
-    """A process that computes, named as vLLM names its own: for each request that it is given it takes 20 ms of processor time."""
+    """A process that computes, named as vLLM names its own: for each request that it is given it takes 20 ms of
+    processor time.
+    """
 
     def __init__(self, number: int):
         self.lock = threading.Lock()
-        self.process = subprocess.Popen([f"VLLM::Worker_TP{number}", "-c", RANK], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [f"VLLM::Worker_TP{number}", "-c", RANK],
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         note("child", child=self.process.pid)
 
     def work(self) -> None:
@@ -70,12 +81,18 @@ class State:
 
     def __init__(self, options):
         self.options, self.lock, self.streams = options, threading.Lock(), 0
-        self.own_fault = options.fault if options.lives is None or _earlier_lives(options.fault) < options.lives else None
+        self.own_fault = (
+            options.fault if options.lives is None or _earlier_lives(options.fault) < options.lives else None
+        )
         self.prompt = self.generated = self.finished = self.queries = self.hits = self.ttft_s = 0
         self.drafts = self.drafted = 0
         self.per_position = [0] * options.k
         self.ranks = [Rank(number) for number in range(options.tensor_parallel_size or 0)]
-        self.device, self.below, self.external = {}, set(), 0  # blocks, each by all words up to its end; the oldest first
+        self.device, self.below, self.external = (
+            {},
+            set(),
+            0,
+        )  # blocks, each by all words up to its end; the oldest first
 
     @property
     def fault(self) -> str | None:
@@ -102,17 +119,29 @@ class State:
             }
         lines = []
         for name, value in rows.items():
-            lines.append(f'# TYPE {name.removesuffix("_total")} counter\n{name}{{engine="0",model_name="{self.options.model}"}} {float(value)}')
-        lines.append(f'# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{block_size="{self.options.block}",engine="0"}} 1.0')
+            lines.append(f"# TYPE {name.removesuffix('_total')} counter")
+            lines.append(f'{name}{{engine="0",model_name="{self.options.model}"}} {float(value)}')
+        lines.append("# TYPE vllm:cache_config_info gauge")
+        lines.append(f'vllm:cache_config_info{{block_size="{self.options.block}",engine="0"}} 1.0')
         lines.append("# TYPE vllm:request_success counter")
         for reason, value in (("stop", 0), ("length", self.finished)):
             lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}"}} {float(value)}')
         if self.options.k:
             lines.append("# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter")
-            lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{position}"}} {float(value)}' for position, value in enumerate(self.per_position)]
-        for name in ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds"):
+            lines += [
+                f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{position}"}} {float(value)}'
+                for position, value in enumerate(self.per_position)
+            ]
+        for name in (
+            "vllm:time_to_first_token_seconds",
+            "vllm:e2e_request_latency_seconds",
+            "vllm:request_queue_time_seconds",
+        ):
             spent = self.ttft_s if name.startswith("vllm:time") else 0.0
-            lines.append(f'# TYPE {name} histogram\n{name}_bucket{{le="+Inf"}} {float(self.finished)}\n{name}_count {float(self.finished)}\n{name}_sum {spent}')
+            lines.append(
+                f'# TYPE {name} histogram\n{name}_bucket{{le="+Inf"}} {float(self.finished)}\n{name}_count '
+                f"{float(self.finished)}\n{name}_sum {spent}"
+            )
         return "\n".join(lines) + "\n"
 
     def compute(self) -> None:
@@ -124,12 +153,20 @@ class State:
             rank.work()
 
     def found(self, text: str) -> tuple[int, int]:
-        """Tokens of a prompt that the device and the tier below it give back; afterwards both hold its blocks, the device as many as it has room for."""
+        """Tokens of a prompt that the device and the tier below it give back; afterwards both hold its blocks, the
+        device as many as it has room for.
+        """
         words, size = _words_of(text), self.options.block
         blocks = [tuple(words[: end + size]) for end in range(0, len(words) - size + 1, size)]
         usable = blocks[: (len(words) - 1) // size]
         device = next((index for index, block in enumerate(usable) if block not in self.device), len(usable))
-        external = next((index for index, block in enumerate(usable[device:]) if block not in self.below), len(usable) - device) if self.options.tier else 0
+        external = (
+            next(
+                (index for index, block in enumerate(usable[device:]) if block not in self.below), len(usable) - device
+            )
+            if self.options.tier
+            else 0
+        )
         for block in blocks:
             self.device.pop(block, None)
             self.device[block] = True
@@ -217,7 +254,9 @@ def handler(state: State):
             if self.path != "/v1/completions":
                 return self._send(404, b'{"error": {"message": "not found"}}')
             if body["model"] != state.options.model:
-                return self._send(404, json.dumps({"error": {"message": f"The model `{body['model']}` does not exist."}}).encode())
+                return self._send(
+                    404, json.dumps({"error": {"message": f"The model `{body['model']}` does not exist."}}).encode()
+                )
             (self._stream if body.get("stream") else self._whole)(body)
 
         def _whole(self, body):
@@ -233,16 +272,31 @@ def handler(state: State):
             prompt = _tokens_of(body["prompt"])
             state.count(prompt, made, body["prompt"])
             usage = {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
-            self._send(200, json.dumps({"model": model, "choices": [{"index": 0, "text": text, "finish_reason": "length"}], "usage": usage}).encode())
+            self._send(
+                200,
+                json.dumps(
+                    {"model": model, "choices": [{"index": 0, "text": text, "finish_reason": "length"}], "usage": usage}
+                ).encode(),
+            )
 
         def _stream(self, body):
             with state.lock:
                 state.streams += 1
                 number = state.streams
             fault = state.fault
-            note("stream", max_tokens=body["max_tokens"], temperature=body.get("temperature"), ignore_eos=body.get("ignore_eos"), prompt=body["prompt"][:60])
+            note(
+                "stream",
+                max_tokens=body["max_tokens"],
+                temperature=body.get("temperature"),
+                ignore_eos=body.get("ignore_eos"),
+                prompt=body["prompt"][:60],
+            )
             if fault == "dies-after" and number > state.options.after:
-                print("ERROR 08-01 10:00:09 [core.py:900] EngineCore encountered a fatal error.\nRuntimeError: Worker failed with error 'illegal memory access'", flush=True)
+                print(
+                    "ERROR 08-01 10:00:09 [core.py:900] EngineCore encountered a fatal "
+                    "error.\nRuntimeError: Worker failed with error 'illegal memory access'",
+                    flush=True,
+                )
                 os._exit(1)
             if fault == "oom-after":
                 print(OUT_OF_MEMORY.read_text(), flush=True)
@@ -263,13 +317,30 @@ def handler(state: State):
             for index in range(made):
                 time.sleep(state.options.token_s)
                 last = index + 1 == made and fault != "error-event"
-                self._event({"model": state.options.model, "choices": [{"index": 0, "text": words[index % len(words)] + " ", "finish_reason": "length" if last else None}]})
+                self._event(
+                    {
+                        "model": state.options.model,
+                        "choices": [
+                            {
+                                "index": 0,
+                                "text": words[index % len(words)] + " ",
+                                "finish_reason": "length" if last else None,
+                            }
+                        ],
+                    }
+                )
             if fault == "error-event":
                 state.count(prompt, made)
                 return self._event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
             # Counted before the client hears of the end, so that the counters of a finished load are complete.
             state.count(prompt, made, body["prompt"])
-            self._event({"model": state.options.model, "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}})
+            self._event(
+                {
+                    "model": state.options.model,
+                    "choices": [],
+                    "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made},
+                }
+            )
             self.wfile.write(b"data: [DONE]\n\n")
 
         def _event(self, content):

@@ -1,9 +1,10 @@
-"""A server that stands in for LMCache's beside the fake engine: it gets up after a moment, says its settings, counts nothing, and fails on command.
+"""A server that stands in for LMCache's beside the fake engine: it gets up after a moment, says its settings, counts
+nothing, and fails on command.
 
     python fake_sidecar.py --port 5555 --http-port 8080 --chunk-size 128 --fault dies-at-start
 
-What happens is appended to JOURNAL, as by fake_engine.py; a file SWITCH that says {"who": "sidecar", "fault": "dies"} ends it in the middle of a life.
-"""
+What happens is appended to JOURNAL, as by fake_engine.py; a file SWITCH that says {"who": "sidecar", "fault": "dies"}
+ends it in the middle of a life."""
 
 import argparse
 import json
@@ -23,7 +24,11 @@ FAULTS = ("dies-at-start", "silent", "port-taken", "other-settings", "ignores-te
 def handler(settings: dict):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            said = {"/healthcheck": b'{"status":"healthy"}', "/config": json.dumps(settings).encode(), "/metrics": b"lmcache_mp_event_bus_queue_depth 0.0\n"}.get(self.path)
+            said = {
+                "/healthcheck": b'{"status":"healthy"}',
+                "/config": json.dumps(settings).encode(),
+                "/metrics": b"lmcache_mp_event_bus_queue_depth 0.0\n",
+            }.get(self.path)
             self.send_response(404 if said is None else 200)
             self.send_header("Content-Length", str(len(said or b"")))
             self.send_header("Connection", "close")
@@ -67,7 +72,9 @@ def main() -> None:
     messages.listen()
     time.sleep(0.3)
     threading.Thread(target=wait_for_the_switch, daemon=True).start()
-    settings = {"mp": {"chunk_size": 64 if options.fault == "other-settings" else options.chunk_size, "fault": options.fault}}
+    settings = {
+        "mp": {"chunk_size": 64 if options.fault == "other-settings" else options.chunk_size, "fault": options.fault}
+    }
     ThreadingHTTPServer(("127.0.0.1", options.http_port), handler(settings)).serve_forever()
 
 

@@ -1,6 +1,6 @@
 """A plan with the fake engine, for tests in this process and, as a program, for a harness that can be killed.
 
-    python fake_study.py SPECIFICATION.json     # runs the sweep that the file describes
+python fake_study.py SPECIFICATION.json     # runs the sweep that the file describes
 """
 
 import json
@@ -26,7 +26,12 @@ SERVER = HERE / "fake_engine.py"
 SIDE = HERE / "fake_side"
 SIDECAR = HERE / "fake_sidecar.py"
 HOST = Host("cpu", "Fake CPU", 2, 8.0, 8.0)
-TIMED = {"client", "steady window", "clocks", "TTFT"}  # checks of a real load that a busy machine may fail: tests ask nothing of them
+TIMED = {
+    "client",
+    "steady window",
+    "clocks",
+    "TTFT",
+}  # checks of a real load that a busy machine may fail: tests ask nothing of them
 
 
 class FakeEngine:
@@ -36,12 +41,28 @@ class FakeEngine:
         self.variables = variables or {}
 
     def command(self, arm, python, port):
-        words = [str(python), str(SERVER), "--port", str(port) if arm.replicas == 1 else "{port}", "--model", arm.model.name]
+        words = [
+            str(python),
+            str(SERVER),
+            "--port",
+            str(port) if arm.replicas == 1 else "{port}",
+            "--model",
+            arm.model.name,
+        ]
         for name, value in arm.options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         words += ["--k", str(arm.k)] if arm.k else []
         words = words if arm.replicas == 1 else vllm.taking_turns(arm, python, port, words)
-        return vllm.beside(arm, python, words, [str(python), str(SIDECAR), "--port", "{message_port}", "--http-port", "{http_port}"]) if arm.sidecar else words
+        return (
+            vllm.beside(
+                arm,
+                python,
+                words,
+                [str(python), str(SIDECAR), "--port", "{message_port}", "--http-port", "{http_port}"],
+            )
+            if arm.sidecar
+            else words
+        )
 
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
@@ -74,22 +95,58 @@ def tokenizer(folder: Path) -> None:
     """Give a model a tokenizer whose tokens are words, as the fake engine's are."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    made = Tokenizer(models.WordLevel({"?": 0} | {word: index + 1 for index, word in enumerate(prompts.WORDS)}, unk_token="?"))
+    made = Tokenizer(
+        models.WordLevel({"?": 0} | {word: index + 1 for index, word in enumerate(prompts.WORDS)}, unk_token="?")
+    )
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.save(str(folder / "tokenizer.json"))
 
 
-def arm(folder: Path, name: str, *, k: int = 0, fault: str | None = None, replicas: int = 1, sidecar: dict | None = None, **options) -> Arm:
-    """An arm of the fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are processes, `sidecar` are fake_sidecar.py's options."""
+def arm(
+    folder: Path,
+    name: str,
+    *,
+    k: int = 0,
+    fault: str | None = None,
+    replicas: int = 1,
+    sidecar: dict | None = None,
+    **options,
+) -> Arm:
+    """An arm of the fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are
+    processes, `sidecar` are fake_sidecar.py's options.
+    """
     options = {key: value for key, value in ({"fault": fault} | options).items() if value is not None}
     speculative = {"method": "draft_model", "num_speculative_tokens": k} if k else None
-    return Arm(name, model(folder), engine="fake", options=options, speculative=speculative, environment={"VLLM_CPU_KVCACHE_SPACE": 0}, gpus=0, replicas=replicas, sidecar=Sidecar("lmcache", sidecar) if sidecar is not None else None, technique="draft" if k else "parallel" if "tensor_parallel_size" in options else "none", acceptance="measured" if k else None)
+    return Arm(
+        name,
+        model(folder),
+        engine="fake",
+        options=options,
+        speculative=speculative,
+        environment={"VLLM_CPU_KVCACHE_SPACE": 0},
+        gpus=0,
+        replicas=replicas,
+        sidecar=Sidecar("lmcache", sidecar) if sidecar is not None else None,
+        technique="draft" if k else "parallel" if "tensor_parallel_size" in options else "none",
+        acceptance="measured" if k else None,
+    )
 
 
-def plan(arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0) -> sweeps.Plan:
+def plan(
+    arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0
+) -> sweeps.Plan:
     dataset = datasets.load(datasets.OWN, "own")
     made = tuple(Load(concurrency, prompts, dataset, output_tokens, 0.0) for concurrency in concurrencies)
-    return sweeps.Plan(3, HOST, Environment("fake", Path(sys.executable), "3.11", {"vllm": "0.32.0"}), tuple(arms), made, repeats, {"a": 1}, port=port)
+    return sweeps.Plan(
+        3,
+        HOST,
+        Environment("fake", Path(sys.executable), "3.11", {"vllm": "0.32.0"}),
+        tuple(arms),
+        made,
+        repeats,
+        {"a": 1},
+        port=port,
+    )
 
 
 def register(setattr_, setitem) -> None:
@@ -104,7 +161,23 @@ def register(setattr_, setitem) -> None:
 @contextmanager
 def foreign():
     """Another job's server, which answers for the same model; yields its port."""
-    options = type("Options", (), {"model": "fake", "k": 0, "fault": None, "lives": None, "after": 0, "token_s": 0.0, "caching": 0, "tier": 0, "block": 16, "kv_blocks": 768, "tensor_parallel_size": None})
+    options = type(
+        "Options",
+        (),
+        {
+            "model": "fake",
+            "k": 0,
+            "fault": None,
+            "lives": None,
+            "after": 0,
+            "token_s": 0.0,
+            "caching": 0,
+            "tier": 0,
+            "block": 16,
+            "kv_blocks": 768,
+            "tensor_parallel_size": None,
+        },
+    )
     server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -123,7 +196,9 @@ def starts(results) -> dict[str, dict]:
 
 def cells(results) -> dict[tuple, dict]:
     """Cells by arm, concurrency and repeat, of all runs."""
-    return {(cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(store.read, results.store.cell_files())}
+    return {
+        (cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(store.read, results.store.cell_files())
+    }
 
 
 def failed(cell: dict) -> list[str]:

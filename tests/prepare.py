@@ -15,10 +15,17 @@ def main() -> None:
     embedded.first_layers(embedded.folder(), 4)
     if not any(map(shutil.which, BROWSERS)):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
-            sys.exit("the tests open the book in a real browser, and there is none\n  next: sudo apt-get install -y chromium")
+            sys.exit(
+                "the tests open the book in a real browser, and there is none\n  next: sudo apt-get install -y chromium"
+            )
         print("installing chromium (once)")
         subprocess.run(["apt-get", "update", "-qq"], check=True)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        )
 
 
 if __name__ == "__main__":

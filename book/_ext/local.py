@@ -1,11 +1,11 @@
 """The book's own Sphinx extension: what Jupyter Book 1 adds to every page and this book must not have.
 
-* sphinx-thebe (always loaded) writes its script block twice, which is a JavaScript error on every page (`THEBE_JS_URL` is
-  declared twice), and a Binder configuration for another repository. This book starts no remote kernel, so its handlers
-  are disconnected and its files taken out of the pages.
+* sphinx-thebe (always loaded) writes its script block twice, which is a JavaScript error on every page (`THEBE_JS_URL`
+  is declared twice), and a Binder configuration for another repository. This book starts no remote kernel, so its
+  handlers are disconnected and its files taken out of the pages.
 * sphinx-mathjax-offline, without which every page with maths calls a CDN, insists on the CHTML renderer with its fonts
-  (its `setup` wins over `mathjax_path` in `_config.yml`) and copies all of MathJax (24 MB). The path is set here, after it,
-  to `tex-svg.js`; what neither that file nor its extensions and accessibility menu load is removed again.
+  (its `setup` wins over `mathjax_path` in `_config.yml`) and copies all of MathJax (24 MB). The path is set here, after
+  it, to `tex-svg.js`; what neither that file nor its extensions and accessibility menu load is removed again.
 
 Loaded by `_config.yml` (`sphinx: local_extensions`); nothing here needs the harness.
 """
@@ -23,7 +23,9 @@ def _choose_svg(app, config):
 def _disconnect_thebe(app, config):
     """Remove sphinx-thebe's event handlers before any of them has run; its directive stays, harmless."""
     for listeners in app.events.listeners.values():
-        listeners[:] = [listener for listener in listeners if not listener.handler.__module__.startswith("sphinx_thebe")]
+        listeners[:] = [
+            listener for listener in listeners if not listener.handler.__module__.startswith("sphinx_thebe")
+        ]
 
 
 def _is_thebe(asset) -> bool:

@@ -1204,10 +1204,14 @@ day: Minutes 26 to 30 => Everybody writes down one thing that two quarters are e
 tip: Keep denominators to 2, 4 and 8 this time; thirds and fifths deserve a lesson of their own.
 """
 
-# Each snippet: the language, what it should do, what goes wrong, the code as posted, the code as it should be, why, and a walk through it.
+# Each snippet: the language, what it should do, what goes wrong, the code as posted, the code as it should be, why, and
+# a walk through it.
 CODE = [
-    {"lang": "python", "spec": "returns the n most common words of a text, ignoring case and punctuation", "symptom": "It is very slow on a whole book, and \"The\" and \"the,\" are counted apart.",
-     "bad": '''def top_words(text, n):
+    {
+        "lang": "python",
+        "spec": "returns the n most common words of a text, ignoring case and punctuation",
+        "symptom": 'It is very slow on a whole book, and "The" and "the," are counted apart.',
+        "bad": """def top_words(text, n):
     words = text.split(" ")
     result = []
     for w in words:
@@ -1218,25 +1222,35 @@ CODE = [
         if (w, count) not in result:
             result.append((w, count))
     result.sort(key=lambda pair: pair[1], reverse=True)
-    return result[:n]''',
-     "good": '''import re
+    return result[:n]""",
+        "good": """import re
 from collections import Counter
 
 
 def top_words(text, n):
     words = re.findall(r"[a-z']+", text.lower())
-    return Counter(words).most_common(n)''',
-     "why": "The two nested loops compare every word with every other, so the time grows with the square of the length; a Counter needs one pass. Lower-casing the text and matching letters only merges the variants.",
-     "walk": ["`text.split(\" \")` cuts at single spaces, so line breaks and punctuation stay attached to words.", "The inner loop counts how often each word occurs by going through the whole list again.", "`(w, count) not in result` searches a list, which is slow as well.", "At the end the pairs are sorted by their count, highest first, and the first n are returned."]},
-    {"lang": "python", "spec": "appends an item to a list that is created afresh if none is given", "symptom": "The second call returns the item of the first call as well.",
-     "bad": '''def add_item(item, basket=[]):
+    return Counter(words).most_common(n)""",
+        "why": "The two nested loops compare every word with every other, so the time grows with the square "
+        "of the length; a Counter needs one pass. Lower-casing the text and matching letters only merges the variants.",
+        "walk": [
+            '`text.split(" ")` cuts at single spaces, so line breaks and punctuation stay attached to words.',
+            "The inner loop counts how often each word occurs by going through the whole list again.",
+            "`(w, count) not in result` searches a list, which is slow as well.",
+            "At the end the pairs are sorted by their count, highest first, and the first n are returned.",
+        ],
+    },
+    {
+        "lang": "python",
+        "spec": "appends an item to a list that is created afresh if none is given",
+        "symptom": "The second call returns the item of the first call as well.",
+        "bad": """def add_item(item, basket=[]):
     basket.append(item)
     return basket
 
 
 print(add_item("apple"))
-print(add_item("pear"))''',
-     "good": '''def add_item(item, basket=None):
+print(add_item("pear"))""",
+        "good": """def add_item(item, basket=None):
     if basket is None:
         basket = []
     basket.append(item)
@@ -1244,11 +1258,21 @@ print(add_item("pear"))''',
 
 
 print(add_item("apple"))
-print(add_item("pear"))''',
-     "why": "A default value is made once, when the function is defined, and the same list is then used by every call. With None as the default, each call without a basket gets a new list.",
-     "walk": ["The function takes an item and, optionally, a list.", "The default list is created once and kept with the function.", "`append` changes that list in place, so what it holds survives until the next call.", "The first line prints `['apple']`, the second `['apple', 'pear']`."]},
-    {"lang": "python", "spec": "downloads a URL with retries and a growing delay", "symptom": "When the server is down, the program hangs or hides the real error.",
-     "bad": '''import time
+print(add_item("pear"))""",
+        "why": "A default value is made once, when the function is defined, and the same list is then used "
+        "by every call. With None as the default, each call without a basket gets a new list.",
+        "walk": [
+            "The function takes an item and, optionally, a list.",
+            "The default list is created once and kept with the function.",
+            "`append` changes that list in place, so what it holds survives until the next call.",
+            "The first line prints `['apple']`, the second `['apple', 'pear']`.",
+        ],
+    },
+    {
+        "lang": "python",
+        "spec": "downloads a URL with retries and a growing delay",
+        "symptom": "When the server is down, the program hangs or hides the real error.",
+        "bad": """import time
 import urllib.request
 
 
@@ -1257,8 +1281,8 @@ def fetch(url):
         try:
             return urllib.request.urlopen(url).read()
         except:
-            time.sleep(1)''',
-     "good": '''import time
+            time.sleep(1)""",
+        "good": """import time
 import urllib.error
 import urllib.request
 
@@ -1271,28 +1295,50 @@ def fetch(url, attempts=5, timeout=10.0):
         except (urllib.error.URLError, TimeoutError):
             if attempt == attempts - 1:
                 raise
-            time.sleep(2 ** attempt)''',
-     "why": "The loop had no end, no timeout, and a bare except that swallowed even a keyboard interrupt. Now there are a fixed number of attempts, the wait doubles each time, and the last error reaches the caller.",
-     "walk": ["`urlopen` opens the address without a timeout, so a silent server blocks for ever.", "`read()` returns the body, and the function ends there if all goes well.", "The bare `except` catches every error, including Ctrl-C.", "After one second the loop starts again, without any limit."]},
-    {"lang": "sql", "spec": "lists all customers with the number of their orders in 2024, including those without any", "symptom": "Customers without orders are missing from the result.",
-     "bad": '''SELECT c.name, COUNT(*) AS orders
+            time.sleep(2 ** attempt)""",
+        "why": "The loop had no end, no timeout, and a bare except that swallowed even a keyboard "
+        "interrupt. Now there are a fixed number of attempts, the wait doubles each time, and the last "
+        "error reaches the caller.",
+        "walk": [
+            "`urlopen` opens the address without a timeout, so a silent server blocks for ever.",
+            "`read()` returns the body, and the function ends there if all goes well.",
+            "The bare `except` catches every error, including Ctrl-C.",
+            "After one second the loop starts again, without any limit.",
+        ],
+    },
+    {
+        "lang": "sql",
+        "spec": "lists all customers with the number of their orders in 2024, including those without any",
+        "symptom": "Customers without orders are missing from the result.",
+        "bad": """SELECT c.name, COUNT(*) AS orders
 FROM customers c
 LEFT JOIN orders o ON o.customer_id = c.id
 WHERE o.created_at >= '2024-01-01'
   AND o.created_at < '2025-01-01'
 GROUP BY c.name
-ORDER BY orders DESC;''',
-     "good": '''SELECT c.id, c.name, COUNT(o.id) AS orders
+ORDER BY orders DESC;""",
+        "good": """SELECT c.id, c.name, COUNT(o.id) AS orders
 FROM customers c
 LEFT JOIN orders o ON o.customer_id = c.id
   AND o.created_at >= '2024-01-01'
   AND o.created_at < '2025-01-01'
 GROUP BY c.id, c.name
-ORDER BY orders DESC;''',
-     "why": "A condition on the right table in WHERE removes the rows that the left join filled with NULL, so it belongs in ON. COUNT(o.id) counts only real orders, while COUNT(*) would give 1 for customers with none. Grouping by id keeps two customers with the same name apart.",
-     "walk": ["The left join keeps every customer and fills the order's columns with NULL where there is none.", "WHERE then keeps only orders of 2024, and NULL does not pass, so the left join becomes an inner join.", "GROUP BY merges all rows with the same name.", "The result is sorted by the number of orders, highest first."]},
-    {"lang": "javascript", "spec": "loads several users at once and returns them in the given order", "symptom": "It logs an empty array, although the requests succeed.",
-     "bad": '''async function loadUsers(ids) {
+ORDER BY orders DESC;""",
+        "why": "A condition on the right table in WHERE removes the rows that the left join filled with "
+        "NULL, so it belongs in ON. COUNT(o.id) counts only real orders, while COUNT(*) would give 1 for "
+        "customers with none. Grouping by id keeps two customers with the same name apart.",
+        "walk": [
+            "The left join keeps every customer and fills the order's columns with NULL where there is none.",
+            "WHERE then keeps only orders of 2024, and NULL does not pass, so the left join becomes an inner join.",
+            "GROUP BY merges all rows with the same name.",
+            "The result is sorted by the number of orders, highest first.",
+        ],
+    },
+    {
+        "lang": "javascript",
+        "spec": "loads several users at once and returns them in the given order",
+        "symptom": "It logs an empty array, although the requests succeed.",
+        "bad": """async function loadUsers(ids) {
   const users = [];
   ids.forEach(async (id) => {
     const reply = await fetch(`/api/users/${id}`);
@@ -1300,8 +1346,8 @@ ORDER BY orders DESC;''',
   });
   console.log(users);
   return users;
-}''',
-     "good": '''async function loadUsers(ids) {
+}""",
+        "good": """async function loadUsers(ids) {
   return Promise.all(
     ids.map(async (id) => {
       const reply = await fetch(`/api/users/${id}`);
@@ -1309,11 +1355,22 @@ ORDER BY orders DESC;''',
       return reply.json();
     }),
   );
-}''',
-     "why": "forEach does not wait for asynchronous callbacks, so the function returns before the first reply. Promise.all waits for all of them, keeps the order of the ids, and fails if one fails; the check of reply.ok turns HTTP errors into exceptions.",
-     "walk": ["`forEach` starts one asynchronous callback for each id and ignores the promises that they return.", "Each callback waits for its reply and pushes the user into the array.", "The log line runs at once, when nothing has arrived yet.", "The order in the array depends on which reply comes first."]},
-    {"lang": "go", "spec": "sums the squares of numbers with several goroutines", "symptom": "The result differs from run to run, and is often 0.",
-     "bad": '''func sumSquares(numbers []int) int {
+}""",
+        "why": "forEach does not wait for asynchronous callbacks, so the function returns before the first "
+        "reply. Promise.all waits for all of them, keeps the order of the ids, and fails if one fails; the "
+        "check of reply.ok turns HTTP errors into exceptions.",
+        "walk": [
+            "`forEach` starts one asynchronous callback for each id and ignores the promises that they return.",
+            "Each callback waits for its reply and pushes the user into the array.",
+            "The log line runs at once, when nothing has arrived yet.",
+            "The order in the array depends on which reply comes first.",
+        ],
+    },
+    {
+        "lang": "go",
+        "spec": "sums the squares of numbers with several goroutines",
+        "symptom": "The result differs from run to run, and is often 0.",
+        "bad": """func sumSquares(numbers []int) int {
 	total := 0
 	for _, n := range numbers {
 		go func() {
@@ -1321,8 +1378,8 @@ ORDER BY orders DESC;''',
 		}()
 	}
 	return total
-}''',
-     "good": '''func sumSquares(numbers []int) int {
+}""",
+        "good": """func sumSquares(numbers []int) int {
 	var wg sync.WaitGroup
 	var total atomic.Int64
 	for _, n := range numbers {
@@ -1334,37 +1391,70 @@ ORDER BY orders DESC;''',
 	}
 	wg.Wait()
 	return int(total.Load())
-}''',
-     "why": "The function returned without waiting for the goroutines, and they changed the same variable at the same time. A WaitGroup waits for all of them and an atomic counter makes each addition safe. For such small work a plain loop would be faster still.",
-     "walk": ["A goroutine is started for every number.", "All of them share the variable `total`, which is a data race.", "Before Go 1.22 they also shared the loop variable `n`.", "The function returns at once, usually before any of them has run."]},
-    {"lang": "java", "spec": "removes all expired sessions from a list", "symptom": "It throws a ConcurrentModificationException.",
-     "bad": '''void removeExpired(List<Session> sessions, Instant now) {
+}""",
+        "why": "The function returned without waiting for the goroutines, and they changed the same "
+        "variable at the same time. A WaitGroup waits for all of them and an atomic counter makes each "
+        "addition safe. For such small work a plain loop would be faster still.",
+        "walk": [
+            "A goroutine is started for every number.",
+            "All of them share the variable `total`, which is a data race.",
+            "Before Go 1.22 they also shared the loop variable `n`.",
+            "The function returns at once, usually before any of them has run.",
+        ],
+    },
+    {
+        "lang": "java",
+        "spec": "removes all expired sessions from a list",
+        "symptom": "It throws a ConcurrentModificationException.",
+        "bad": """void removeExpired(List<Session> sessions, Instant now) {
     for (Session session : sessions) {
         if (session.expiresAt().isBefore(now)) {
             sessions.remove(session);
         }
     }
-}''',
-     "good": '''void removeExpired(List<Session> sessions, Instant now) {
+}""",
+        "good": """void removeExpired(List<Session> sessions, Instant now) {
     sessions.removeIf(session -> session.expiresAt().isBefore(now));
-}''',
-     "why": "The loop uses an iterator, which notices that the list was changed behind its back. removeIf does the same job safely, and in one pass, whereas removing one by one shifts the rest of the list each time.",
-     "walk": ["The enhanced for loop creates an iterator over the list.", "Each session's end is compared with the given time.", "`sessions.remove` changes the list directly, without telling the iterator.", "The next step of the loop sees that and throws the exception."]},
-    {"lang": "bash", "spec": "deletes log files older than two weeks in a folder given as an argument", "symptom": "It fails on names with spaces and, when called without an argument, does something frightening.",
-     "bad": '''#!/bin/bash
+}""",
+        "why": "The loop uses an iterator, which notices that the list was changed behind its back. "
+        "removeIf does the same job safely, and in one pass, whereas removing one by one shifts the rest of "
+        "the list each time.",
+        "walk": [
+            "The enhanced for loop creates an iterator over the list.",
+            "Each session's end is compared with the given time.",
+            "`sessions.remove` changes the list directly, without telling the iterator.",
+            "The next step of the loop sees that and throws the exception.",
+        ],
+    },
+    {
+        "lang": "bash",
+        "spec": "deletes log files older than two weeks in a folder given as an argument",
+        "symptom": "It fails on names with spaces and, when called without an argument, does something frightening.",
+        "bad": """#!/bin/bash
 cd $1
 for f in $(find . -name *.log -mtime +14); do
   rm -rf $f
-done''',
-     "good": '''#!/usr/bin/env bash
+done""",
+        "good": """#!/usr/bin/env bash
 set -euo pipefail
 
 folder="${1:?usage: clean-logs FOLDER}"
-find "$folder" -type f -name '*.log' -mtime +14 -print -delete''',
-     "why": "Without an argument, `cd` goes to the home directory and the script deletes there. Unquoted variables are split at spaces, and an unquoted `*.log` is expanded by the shell before find sees it. find can delete by itself, so the loop is not needed.",
-     "walk": ["`cd $1` enters the folder; with no argument it goes to the home directory.", "`find` looks for files whose name ends in .log and that are older than fourteen days.", "The shell splits its output at spaces and line breaks.", "`rm -rf` removes each piece without asking."]},
-    {"lang": "rust", "spec": "returns the longest of several strings", "symptom": "The compiler says: missing lifetime specifier.",
-     "bad": '''fn longest(words: &Vec<String>, fallback: &str) -> &str {
+find "$folder" -type f -name '*.log' -mtime +14 -print -delete""",
+        "why": "Without an argument, `cd` goes to the home directory and the script deletes there. Unquoted "
+        "variables are split at spaces, and an unquoted `*.log` is expanded by the shell before find sees "
+        "it. find can delete by itself, so the loop is not needed.",
+        "walk": [
+            "`cd $1` enters the folder; with no argument it goes to the home directory.",
+            "`find` looks for files whose name ends in .log and that are older than fourteen days.",
+            "The shell splits its output at spaces and line breaks.",
+            "`rm -rf` removes each piece without asking.",
+        ],
+    },
+    {
+        "lang": "rust",
+        "spec": "returns the longest of several strings",
+        "symptom": "The compiler says: missing lifetime specifier.",
+        "bad": """fn longest(words: &Vec<String>, fallback: &str) -> &str {
     let mut best = fallback;
     for word in words.clone() {
         if word.len() > best.len() {
@@ -1372,17 +1462,28 @@ find "$folder" -type f -name '*.log' -mtime +14 -print -delete''',
         }
     }
     best
-}''',
-     "good": '''fn longest<'a>(words: &'a [String], fallback: &'a str) -> &'a str {
+}""",
+        "good": """fn longest<'a>(words: &'a [String], fallback: &'a str) -> &'a str {
     words
         .iter()
         .map(String::as_str)
         .fold(fallback, |best, word| if word.len() > best.len() { word } else { best })
-}''',
-     "why": "The result borrows from one of two arguments, so the compiler needs a lifetime that ties them together. The clone created strings that were dropped at the end of the loop, and a reference into them could not be returned. A slice is more general than &Vec.",
-     "walk": ["The function takes a vector of strings and a fallback, both by reference.", "`words.clone()` copies the whole vector, and the loop then owns each copy.", "`best = &word` refers to a copy that is dropped at the end of that turn.", "The signature does not say which argument the result borrows from."]},
-    {"lang": "c", "spec": "copies a string into newly allocated memory", "symptom": "It sometimes prints rubbish at the end, and valgrind reports an invalid write.",
-     "bad": '''char *copy(const char *source) {
+}""",
+        "why": "The result borrows from one of two arguments, so the compiler needs a lifetime that ties "
+        "them together. The clone created strings that were dropped at the end of the loop, and a reference "
+        "into them could not be returned. A slice is more general than &Vec.",
+        "walk": [
+            "The function takes a vector of strings and a fallback, both by reference.",
+            "`words.clone()` copies the whole vector, and the loop then owns each copy.",
+            "`best = &word` refers to a copy that is dropped at the end of that turn.",
+            "The signature does not say which argument the result borrows from.",
+        ],
+    },
+    {
+        "lang": "c",
+        "spec": "copies a string into newly allocated memory",
+        "symptom": "It sometimes prints rubbish at the end, and valgrind reports an invalid write.",
+        "bad": """char *copy(const char *source) {
     char *target = malloc(strlen(source));
     int i = 0;
     while (source[i] != 0) {
@@ -1390,19 +1491,30 @@ find "$folder" -type f -name '*.log' -mtime +14 -print -delete''',
         i++;
     }
     return target;
-}''',
-     "good": '''char *copy(const char *source) {
+}""",
+        "good": """char *copy(const char *source) {
     size_t size = strlen(source) + 1;
     char *target = malloc(size);
     if (target == NULL)
         return NULL;
     memcpy(target, source, size);
     return target;
-}''',
-     "why": "A C string needs one byte more than its length, for the final zero, which the loop neither reserved nor copied. The result of malloc must be checked, and size_t is the type for sizes. The caller has to free the result.",
-     "walk": ["`strlen` returns the length without the final zero byte, so one byte too few is reserved.", "The loop copies until it meets the zero and stops before copying it.", "The result has no end mark, so printing it runs on into whatever follows.", "malloc's result is used without checking it."]},
-    {"lang": "typescript", "spec": "groups orders by the customer's country and adds up their amounts", "symptom": "TypeScript does not complain, yet I get NaN for some countries.",
-     "bad": '''function totals(orders: any[]): any {
+}""",
+        "why": "A C string needs one byte more than its length, for the final zero, which the loop neither "
+        "reserved nor copied. The result of malloc must be checked, and size_t is the type for sizes. The "
+        "caller has to free the result.",
+        "walk": [
+            "`strlen` returns the length without the final zero byte, so one byte too few is reserved.",
+            "The loop copies until it meets the zero and stops before copying it.",
+            "The result has no end mark, so printing it runs on into whatever follows.",
+            "malloc's result is used without checking it.",
+        ],
+    },
+    {
+        "lang": "typescript",
+        "spec": "groups orders by the customer's country and adds up their amounts",
+        "symptom": "TypeScript does not complain, yet I get NaN for some countries.",
+        "bad": """function totals(orders: any[]): any {
   const result: any = {};
   for (const o of orders) {
     if (result[o.customer.country] == undefined) {
@@ -1411,8 +1523,8 @@ find "$folder" -type f -name '*.log' -mtime +14 -print -delete''',
     result[o.customer.country] += o.amount;
   }
   return result;
-}''',
-     "good": '''interface Order {
+}""",
+        "good": """interface Order {
   customer: { country: string };
   amount: number;
 }
@@ -1423,11 +1535,21 @@ function totals(orders: Order[]): Map<string, number> {
     result.set(customer.country, (result.get(customer.country) ?? 0) + amount);
   }
   return result;
-}''',
-     "why": "`== 0` compares instead of assigning, so the first addition is undefined plus a number, which is NaN. The type any hid that mistake; with an interface and a Map the compiler checks every step.",
-     "walk": ["The parameter and the result are of type any, which switches checking off.", "For each order the country is looked up in the result.", "The line with `== 0` has no effect, because it compares.", "Adding an amount to undefined gives NaN, and NaN stays NaN."]},
-    {"lang": "python", "spec": "reads a CSV file of sales and returns the total for each region", "symptom": "It crashes on empty lines and on names that contain a comma.",
-     "bad": '''def totals(path):
+}""",
+        "why": "`== 0` compares instead of assigning, so the first addition is undefined plus a number, "
+        "which is NaN. The type any hid that mistake; with an interface and a Map the compiler checks every step.",
+        "walk": [
+            "The parameter and the result are of type any, which switches checking off.",
+            "For each order the country is looked up in the result.",
+            "The line with `== 0` has no effect, because it compares.",
+            "Adding an amount to undefined gives NaN, and NaN stays NaN.",
+        ],
+    },
+    {
+        "lang": "python",
+        "spec": "reads a CSV file of sales and returns the total for each region",
+        "symptom": "It crashes on empty lines and on names that contain a comma.",
+        "bad": """def totals(path):
     f = open(path)
     lines = f.readlines()
     result = {}
@@ -1439,8 +1561,8 @@ function totals(orders: Order[]): Map<string, number> {
             result[region] = result[region] + amount
         else:
             result[region] = amount
-    return result''',
-     "good": '''import csv
+    return result""",
+        "good": """import csv
 from collections import defaultdict
 
 
@@ -1449,11 +1571,22 @@ def totals(path):
     with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             result[row["region"]] += float(row["amount"])
-    return dict(result)''',
-     "why": "The csv module knows about quotes and skips empty lines, and DictReader addresses columns by name, so that a new column does not shift the others. The with block closes the file even if a line cannot be parsed.",
-     "walk": ["The file is opened and read into memory as a list of lines; it is never closed.", "The loop starts at 1 in order to skip the header.", "Each line is cut at commas, even inside quotes.", "The third field is added to the sum of the region in the second."]},
-    {"lang": "python", "spec": "validates a discount and applies it to a price", "symptom": "It works, but the nesting makes it hard to read. Please refactor it without changing what it does.",
-     "bad": '''def final_price(price, discount, member):
+    return dict(result)""",
+        "why": "The csv module knows about quotes and skips empty lines, and DictReader addresses columns "
+        "by name, so that a new column does not shift the others. The with block closes the file even if a "
+        "line cannot be parsed.",
+        "walk": [
+            "The file is opened and read into memory as a list of lines; it is never closed.",
+            "The loop starts at 1 in order to skip the header.",
+            "Each line is cut at commas, even inside quotes.",
+            "The third field is added to the sum of the region in the second.",
+        ],
+    },
+    {
+        "lang": "python",
+        "spec": "validates a discount and applies it to a price",
+        "symptom": "It works, but the nesting makes it hard to read. Please refactor it without changing what it does.",
+        "bad": """def final_price(price, discount, member):
     if price is not None:
         if price > 0:
             if discount is not None:
@@ -1469,8 +1602,8 @@ def totals(path):
         else:
             raise ValueError("bad price")
     else:
-        raise ValueError("no price")''',
-     "good": '''MEMBER_DISCOUNT = 5
+        raise ValueError("no price")""",
+        "good": """MEMBER_DISCOUNT = 5
 
 
 def final_price(price, discount, member):
@@ -1483,17 +1616,29 @@ def final_price(price, discount, member):
     if not 0 <= discount <= 50:
         raise ValueError("bad discount")
     percent = discount + (MEMBER_DISCOUNT if member else 0)
-    return price * (100 - percent) / 100''',
-     "why": "Guard clauses deal with the bad cases first, so that the normal path stands at the left margin. The five percent got a name, and the two formulas became one. Note that a member without a discount pays the full price, as before; perhaps that was not intended. The last digit of a float may also differ, so use Decimal for money.",
-     "walk": ["The outer two levels check that there is a price and that it is positive.", "Without a discount the price is returned unchanged, for members too.", "A discount outside 0 to 50 is an error.", "Members receive a further five percent of the original price."]},
-    {"lang": "html", "spec": "shows a contact form with a name, an email address and a message", "symptom": "A screen reader announces only \"edit text\" for each field. How do I make it accessible?",
-     "bad": '''<div class="form">
+    return price * (100 - percent) / 100""",
+        "why": "Guard clauses deal with the bad cases first, so that the normal path stands at the left "
+        "margin. The five percent got a name, and the two formulas became one. Note that a member without a "
+        "discount pays the full price, as before; perhaps that was not intended. The last digit of a float "
+        "may also differ, so use Decimal for money.",
+        "walk": [
+            "The outer two levels check that there is a price and that it is positive.",
+            "Without a discount the price is returned unchanged, for members too.",
+            "A discount outside 0 to 50 is an error.",
+            "Members receive a further five percent of the original price.",
+        ],
+    },
+    {
+        "lang": "html",
+        "spec": "shows a contact form with a name, an email address and a message",
+        "symptom": 'A screen reader announces only "edit text" for each field. How do I make it accessible?',
+        "bad": """<div class="form">
   Name <input id="n"><br>
   Email <input id="e"><br>
   Message <textarea id="m"></textarea><br>
   <div class="button" onclick="send()">Send</div>
-</div>''',
-     "good": '''<form action="/contact" method="post">
+</div>""",
+        "good": """<form action="/contact" method="post">
   <label for="name">Name</label>
   <input id="name" name="name" autocomplete="name" required>
 
@@ -1504,11 +1649,22 @@ def final_price(price, discount, member):
   <textarea id="message" name="message" rows="6" required></textarea>
 
   <button type="submit">Send</button>
-</form>''',
-     "why": "A label that is tied to its field by for and id is read out with it, and enlarges the area that one can click. A real button works with the keyboard, which a div does not. The right types bring up the right keyboard on phones.",
-     "walk": ["The text beside each field is not connected to it.", "The fields have no name, so a normal form would send nothing.", "The div acts as a button for the mouse only.", "The br elements are used for the layout, which belongs in CSS."]},
-    {"lang": "yaml", "spec": "runs a project's tests on every push for two Python versions", "symptom": "The workflow runs Python 3.1 instead of 3.10, and installs everything anew each time.",
-     "bad": '''on: push
+</form>""",
+        "why": "A label that is tied to its field by for and id is read out with it, and enlarges the area "
+        "that one can click. A real button works with the keyboard, which a div does not. The right types "
+        "bring up the right keyboard on phones.",
+        "walk": [
+            "The text beside each field is not connected to it.",
+            "The fields have no name, so a normal form would send nothing.",
+            "The div acts as a button for the mouse only.",
+            "The br elements are used for the layout, which belongs in CSS.",
+        ],
+    },
+    {
+        "lang": "yaml",
+        "spec": "runs a project's tests on every push for two Python versions",
+        "symptom": "The workflow runs Python 3.1 instead of 3.10, and installs everything anew each time.",
+        "bad": """on: push
 jobs:
   test:
     runs-on: ubuntu-latest
@@ -1521,8 +1677,8 @@ jobs:
         with:
           python-version: ${{ matrix.python }}
       - run: pip install -r requirements.txt
-      - run: pytest''',
-     "good": '''on: push
+      - run: pytest""",
+        "good": """on: push
 jobs:
   test:
     runs-on: ubuntu-latest
@@ -1537,7 +1693,15 @@ jobs:
           python-version: ${{ matrix.python }}
           cache: pip
       - run: pip install -r requirements.txt
-      - run: pytest''',
-     "why": "YAML reads 3.10 without quotes as the number 3.1, so versions must be quoted. The option cache: pip keeps the downloads between runs. With fail-fast off, one failing version does not hide the result of the other.",
-     "walk": ["The workflow starts on every push.", "The matrix makes one job for each version, but 3.10 is read as a number.", "The steps check out the code and install Python and the requirements.", "The last step runs the tests."]},
+      - run: pytest""",
+        "why": "YAML reads 3.10 without quotes as the number 3.1, so versions must be quoted. The option "
+        "cache: pip keeps the downloads between runs. With fail-fast off, one failing version does not hide "
+        "the result of the other.",
+        "walk": [
+            "The workflow starts on every push.",
+            "The matrix makes one job for each version, but 3.10 is read as a number.",
+            "The steps check out the code and install Python and the requirements.",
+            "The last step runs the tests.",
+        ],
+    },
 ]

@@ -1,8 +1,10 @@
-"""Which measured arms meet a service's targets, at which concurrency, ranked by throughput and by cost; and those that miss, by how much.
+"""Which measured arms meet a service's targets, at which concurrency, ranked by throughput and by cost; and those that
+miss, by how much.
 
-Only cells whose certificate passed count. A figure is the geometric mean of its repeats, its interval Student's t at 95 % over their logarithms
-and at least the noise floor, as in every comparison of the book; an interval with the target inside decides nothing. What can mislead: a p99 over ten
-requests is their slowest; the load is the section's, not yours; and where nothing was measured only medians can be predicted, which is labelled so.
+Only cells whose certificate passed count. A figure is the geometric mean of its repeats, its interval Student's t at 95
+% over their logarithms and at least the noise floor, as in every comparison of the book; an interval with the target
+inside decides nothing. What can mislead: a p99 over ten requests is their slowest; the load is the section's, not
+yours; and where nothing was measured only medians can be predicted, which is labelled so.
 
     >>> from serving_study import advice
     >>> advice.of_host("h200x1", 3, advice.targets(["ttft_p99_ms=500"])).rows[0].arm       # doctest: +SKIP
@@ -22,7 +24,11 @@ from .errors import HostError, ParameterError, near
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
-SLOS = {f"{latency}_{statistic}_ms": f"{column}_{latency}_ms" for latency in LATENCIES for statistic, column in STATISTICS.items()}
+SLOS = {
+    f"{latency}_{statistic}_ms": f"{column}_{latency}_ms"
+    for latency in LATENCIES
+    for statistic, column in STATISTICS.items()
+}
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}
 MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "undecided", "misses", "unknown"
 ORDER = (MEETS, UNDECIDED, MISSES, UNKNOWN)
@@ -44,7 +50,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure over `repeats` (0: predicted); `low` and `high` are its interval's ends, equal to the value where nothing bounds the noise."""
+    """A figure over `repeats` (0: predicted); `low` and `high` are its interval's ends, equal to the value where
+    nothing bounds the noise.
+    """
 
     value: float
     low: float
@@ -54,7 +62,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """An arm at a concurrency. `over` is by how much the worst target is exceeded (0.44: 44 %, negative: kept), `worst` its name."""
+    """An arm at a concurrency.
+
+    `over` is by how much the worst target is exceeded (0.44: 44 %, negative: kept), `worst` its name.
+    """
 
     host: str
     arm: str
@@ -70,7 +81,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Advice:
-    """All rows of a host, the best first. `basis` is `measured` or `predicted`, `where` says whose results or which constants."""
+    """All rows of a host, the best first.
+
+    `basis` is `measured` or `predicted`, `where` says whose results or which constants.
+    """
 
     host: str
     section: int
@@ -88,7 +102,9 @@ class Advice:
         return self.basis == "measured" and any(row.verdict == MEETS for row in self.rows)
 
     def arms(self, verdict: str) -> list[Row]:
-        """One row an arm whose best verdict this is: the concurrency with the highest throughput, or, of arms that miss, the nearest miss."""
+        """One row an arm whose best verdict this is: the concurrency with the highest throughput, or, of arms that
+        miss, the nearest miss.
+        """
         best = {}
         for row in self.rows:
             best.setdefault(row.arm, row)
@@ -99,31 +115,52 @@ class Advice:
 
 
 def targets(texts: Sequence[str]) -> tuple[Target, ...]:
-    """Targets from `NAME=MS`; a column's name (`p99_ttft_ms`) is taken as well. Raises ParameterError naming the allowed ones."""
+    """Targets from `NAME=MS`; a column's name (`p99_ttft_ms`) is taken as well.
+
+    Raises ParameterError naming the allowed ones.
+    """
     by_column, found = {column: name for name, column in SLOS.items()}, []
     for text in texts:
         name, sign, value = (part.strip() for part in text.partition("="))
         name = by_column.get(name, name)
         if name not in SLOS:
-            raise ParameterError("no such target", value=text, allowed=", ".join(SLOS), next=near(name, SLOS) or "serving-study advise --slo ttft_p99_ms=500")
+            raise ParameterError(
+                "no such target",
+                value=text,
+                allowed=", ".join(SLOS),
+                next=near(name, SLOS) or "serving-study advise --slo ttft_p99_ms=500",
+            )
         try:
             limit = float(value)
         except ValueError:
             limit = math.nan
         if not sign or not 0 < limit < math.inf:
-            raise ParameterError("a target wants milliseconds", value=text, allowed=f"{name}=NUMBER, above 0", next=f"serving-study advise --slo {name}=500")
+            raise ParameterError(
+                "a target wants milliseconds",
+                value=text,
+                allowed=f"{name}=NUMBER, above 0",
+                next=f"serving-study advise --slo {name}=500",
+            )
         if name in {other.name for other in found}:
             raise ParameterError("a target is given twice", value=name, allowed="each once")
         found.append(Target(name, limit))
     return tuple(found)
 
 
-def of_host(host: str, section: int, wanted: tuple[Target, ...], *, price: prices.Price | None = None, root: Path | None = None, own: str | None = None) -> Advice:
+def of_host(
+    host: str,
+    section: int,
+    wanted: tuple[Target, ...],
+    *,
+    price: prices.Price | None = None,
+    root: Path | None = None,
+    own: str | None = None,
+) -> Advice:
     """What was measured on a host, judged; predictions where nothing was.
 
-    Looks in `root`, else in this machine's results, else in the published ones, for an instance type also under its GPUs' profile. `own` is the
-    profile of this machine, whose results may be its own. Raises HostError where nothing was measured and nothing can be predicted.
-    """
+    Looks in `root`, else in this machine's results, else in the published ones, for an instance type also under its
+    GPUs' profile. `own` is the profile of this machine, whose results may be its own. Raises HostError where nothing
+    was measured and nothing can be predicted."""
     price = price or prices.known(host)
     place = ceilings.instances().get(host)
     for name in [host, *([f"{place.gpu.name.split('-')[0]}x{place.count}"] if place else [])]:
@@ -134,33 +171,82 @@ def of_host(host: str, section: int, wanted: tuple[Target, ...], *, price: price
     return _predicted(host, section, wanted, price, root)
 
 
-def _measured(known: store.Store, folder: Path, wanted: tuple[Target, ...], price: prices.Price | None, own: str | None) -> Advice:
+def _measured(
+    known: store.Store, folder: Path, wanted: tuple[Target, ...], price: prices.Price | None, own: str | None
+) -> Advice:
     cells = known.newest()
     runs = {run.name: store.read(run.folder / "run.json") for run in known.runs()}
     models = cells["run"].map(lambda name: runs[name]["parameters"].get("model", OF_ARMS))
     newest = cells["at"].idxmax()
     frame = cells[models == models[newest]]
     passed, again = frame[frame["certificate"] == certificates.PASS], frame["arm"].str.endswith(comparisons.AGAIN)
-    left_out = {f"certificate {name}": int((frame.loc[~again, "certificate"] == name).sum()) for name in (certificates.FAIL, certificates.UNKNOWN)} | {"another model": len(cells) - len(frame)}
+    left_out = {
+        f"certificate {name}": int((frame.loc[~again, "certificate"] == name).sum())
+        for name in (certificates.FAIL, certificates.UNKNOWN)
+    } | {"another model": len(cells) - len(frame)}
     arms = set(passed["arm"])
     baseline = next((arm for arm in arms if arm + comparisons.AGAIN in arms), "")
-    floors = {metric: comparisons.floor(passed, metric, baseline) for metric in ("output_throughput", *(target.metric for target in wanted))}
-    rows = [_row(known.host, group, wanted, floors, price) for _, group in passed[~passed["arm"].str.endswith(comparisons.AGAIN)].groupby(["arm", "concurrency"], sort=False)]
+    floors = {
+        metric: comparisons.floor(passed, metric, baseline)
+        for metric in ("output_throughput", *(target.metric for target in wanted))
+    }
+    rows = [
+        _row(known.host, group, wanted, floors, price)
+        for _, group in passed[~passed["arm"].str.endswith(comparisons.AGAIN)].groupby(
+            ["arm", "concurrency"], sort=False
+        )
+    ]
     mine = own == known.host and (folder != paths.RESULTS_PUBLISHED or store.machine() is not None)
     place = known.folder.relative_to(paths.ROOT) if known.folder.is_relative_to(paths.ROOT) else known.folder
-    whose = "this machine's own results" if mine else "published with the book" if folder == paths.RESULTS_PUBLISHED else "results"
+    whose = (
+        "this machine's own results"
+        if mine
+        else "published with the book"
+        if folder == paths.RESULTS_PUBLISHED
+        else "results"
+    )
     run = runs[cells["run"][newest]]
-    machine = ", ".join(gpu["name"] for gpu in run["host"]["gpus"]) or f"{run['host']['cpu_model']}, {run['host']['cpus']} cores"
+    machine = (
+        ", ".join(gpu["name"] for gpu in run["host"]["gpus"])
+        or f"{run['host']['cpu_model']}, {run['host']['cpus']} cores"
+    )
     where = f"{whose} ({place}: {models[newest]} on {machine})"
-    return Advice(known.host, known.section, "measured", where, comparisons.kinds(frame), wanted, _ranked(rows), {why: count for why, count in left_out.items() if count}, price)
+    return Advice(
+        known.host,
+        known.section,
+        "measured",
+        where,
+        comparisons.kinds(frame),
+        wanted,
+        _ranked(rows),
+        {why: count for why, count in left_out.items() if count},
+        price,
+    )
 
 
-def _row(host: str, cells: pandas.DataFrame, wanted: tuple[Target, ...], floors: dict, price: prices.Price | None) -> Row:
+def _row(
+    host: str, cells: pandas.DataFrame, wanted: tuple[Target, ...], floors: dict, price: prices.Price | None
+) -> Row:
     concurrency = int(cells["concurrency"].iloc[0])
-    figure = lambda metric: _figure(cells[metric].dropna(), floors[metric].get(concurrency, max(floors[metric].values(), default=0.0)))  # noqa: E731
+
+    def figure(metric: str) -> Figure:
+        known = floors[metric]
+        return _figure(cells[metric].dropna(), known.get(concurrency, max(known.values(), default=0.0)))
+
     throughput, latencies = figure("output_throughput"), {target.name: figure(target.metric) for target in wanted}
     verdict, over, worst = _verdict(wanted, latencies)
-    return Row(host, cells["arm"].iloc[0], concurrency, int(cells["repeat"].nunique()), verdict, throughput, latencies, over, worst, price.per_million(throughput.value) if price else None)
+    return Row(
+        host,
+        cells["arm"].iloc[0],
+        concurrency,
+        int(cells["repeat"].nunique()),
+        verdict,
+        throughput,
+        latencies,
+        over,
+        worst,
+        price.per_million(throughput.value) if price else None,
+    )
 
 
 def _figure(values: pandas.Series, floor: float) -> Figure | None:
@@ -175,9 +261,13 @@ def _figure(values: pandas.Series, floor: float) -> Figure | None:
 
 
 def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) -> tuple[str, float | None, str | None]:
-    """Misses if one target certainly does, unknown if one has no figure, undecided if one interval holds its target, else meets."""
+    """Misses if one target certainly does, unknown if one has no figure, undecided if one interval holds its target,
+    else meets.
+    """
     known = [(target, latencies[target.name]) for target in wanted if latencies[target.name]]
-    excess, worst = max(((figure.value / target.limit_ms - 1, target.name) for target, figure in known), default=(None, None))
+    excess, worst = max(
+        ((figure.value / target.limit_ms - 1, target.name) for target, figure in known), default=(None, None)
+    )
     if any(figure.low > target.limit_ms for target, figure in known):
         return MISSES, excess, worst
     if len(known) < len(wanted):
@@ -186,50 +276,120 @@ def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) ->
 
 
 def _ranked(rows: list[Row]) -> tuple[Row, ...]:
-    """Qualifying rows by throughput, then the undecided, those whose mean is inside first, then those that miss by how little."""
+    """Qualifying rows by throughput, then the undecided, those whose mean is inside first, then those that miss by how
+    little.
+    """
     excess = lambda row: max(0.0, row.over) if row.verdict in (UNDECIDED, MISSES) else 0.0  # noqa: E731
     return tuple(sorted(rows, key=lambda row: (ORDER.index(row.verdict), excess(row), -row.throughput.value)))
 
 
-def _predicted(host: str, section: int, wanted: tuple[Target, ...], price: prices.Price | None, root: Path | None) -> Advice:
+def _predicted(
+    host: str, section: int, wanted: tuple[Target, ...], price: prices.Price | None, root: Path | None
+) -> Advice:
     others = measured_hosts(section, root)
-    hint = f"measured: {', '.join(others)} (--host); or make run SECTION={section} here" if others else f"make run SECTION={section}"
+    hint = (
+        f"measured: {', '.join(others)} (--host); or make run SECTION={section} here"
+        if others
+        else f"make run SECTION={section}"
+    )
     try:
         ceilings.of_host(host)
     except HostError as error:
-        raise HostError("nothing is measured on this host, and nothing can be predicted for it", value=f"{host}, section {section}", allowed=f"a host with results ({', '.join(others) or 'none yet'}), or {error.allowed}", next=near(host, [*others, *ceilings.instances()]) or hint) from None
+        raise HostError(
+            "nothing is measured on this host, and nothing can be predicted for it",
+            value=f"{host}, section {section}",
+            allowed=f"a host with results ({', '.join(others) or 'none yet'}), or {error.allowed}",
+            next=near(host, [*others, *ceilings.instances()]) or hint,
+        ) from None
     if section not in reference.LOADS:
-        raise HostError("nothing is measured on this host, and nothing is predicted for this section", value=f"{host}, section {section}", allowed=f"a host with results ({', '.join(others) or 'none yet'}), or section {' or '.join(map(str, reference.LOADS))}", next=hint)
+        raise HostError(
+            "nothing is measured on this host, and nothing is predicted for this section",
+            value=f"{host}, section {section}",
+            allowed=f"a host with results ({', '.join(others) or 'none yet'}), or section "
+            f"{' or '.join(map(str, reference.LOADS))}",
+            next=hint,
+        )
     frame, rows = theory.predict(host, section=section), []
     for row in frame.dropna(subset=["output_throughput"]).itertuples():
         exact = lambda value: Figure(float(value), float(value), float(value))  # noqa: E731
-        latencies = {target.name: exact(getattr(row, PREDICTED[target.name])) if target.name in PREDICTED else None for target in wanted}
+        latencies = {
+            target.name: exact(getattr(row, PREDICTED[target.name])) if target.name in PREDICTED else None
+            for target in wanted
+        }
         judged = tuple(target for target in wanted if latencies[target.name])
         verdict, over, worst = _verdict(judged, latencies) if judged or not wanted else (UNKNOWN, None, None)
-        rows.append(Row(host, row.arm, int(row.concurrency), 0, verdict, exact(row.output_throughput), latencies, over, worst, price.per_million(row.output_throughput) if price else None))
-    return Advice(host, section, "predicted", f"nothing is measured on {host} in section {section}; {theory.basis(host)}; {hint}", "", wanted, _ranked(rows), {}, price)
+        rows.append(
+            Row(
+                host,
+                row.arm,
+                int(row.concurrency),
+                0,
+                verdict,
+                exact(row.output_throughput),
+                latencies,
+                over,
+                worst,
+                price.per_million(row.output_throughput) if price else None,
+            )
+        )
+    return Advice(
+        host,
+        section,
+        "predicted",
+        f"nothing is measured on {host} in section {section}; {theory.basis(host)}; {hint}",
+        "",
+        wanted,
+        _ranked(rows),
+        {},
+        price,
+    )
 
 
 def measured_hosts(section: int, root: Path | None = None) -> list[str]:
     """Hosts with stored results of a section."""
     folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
-    return sorted({file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{section}/*/run.json")})
+    return sorted(
+        {file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{section}/*/run.json")}
+    )
 
 
 def lines(advice: Advice) -> list[str]:
     """The advice as text."""
-    asked = ", ".join(f"{target.name} <= {target.limit_ms:g}" for target in advice.targets) or "none, so every certified arm qualifies"
-    out = [f"section {advice.section} on {advice.host}, {advice.basis}: {advice.where}" + (f"; {advice.labels}" if advice.labels else ""), f"targets: {asked}"]
-    out.append(f"price: {advice.price}" if advice.price else f"price: none known for {advice.host}; --price USD_PER_HOUR adds the cost")
+    asked = (
+        ", ".join(f"{target.name} <= {target.limit_ms:g}" for target in advice.targets)
+        or "none, so every certified arm qualifies"
+    )
+    out = [
+        f"section {advice.section} on {advice.host}, {advice.basis}: {advice.where}"
+        + (f"; {advice.labels}" if advice.labels else ""),
+        f"targets: {asked}",
+    ]
+    out.append(
+        f"price: {advice.price}"
+        if advice.price
+        else f"price: none known for {advice.host}; --price USD_PER_HOUR adds the cost"
+    )
     if advice.left_out:
-        out.append("left out: " + ", ".join(f"{count} cell{'s' if count > 1 else ''} ({why})" for why, count in advice.left_out.items()))
+        out.append(
+            "left out: "
+            + ", ".join(f"{count} cell{'s' if count > 1 else ''} ({why})" for why, count in advice.left_out.items())
+        )
     hidden = [row for row in advice.rows if row.verdict == UNKNOWN and row not in advice.arms(UNKNOWN)]
     if hidden and advice.basis == "measured":
-        out.append("not judged, a figure is withheld: " + ", ".join(f"{row.arm} at {row.concurrency}" for row in hidden))
-    unjudged = [target.name for target in advice.targets if advice.basis == "predicted" and target.name not in PREDICTED]
+        out.append(
+            "not judged, a figure is withheld: " + ", ".join(f"{row.arm} at {row.concurrency}" for row in hidden)
+        )
+    unjudged = [
+        target.name for target in advice.targets if advice.basis == "predicted" and target.name not in PREDICTED
+    ]
     if unjudged:
         out.append(f"not judged: {', '.join(unjudged)}; theory predicts {', '.join(PREDICTED)} alone")
-    heads = {MEETS: "meets every target" if advice.basis == "measured" else "predicted to meet what is judged", UNDECIDED: "undecided: the interval holds a target, more repeats would tell", MISSES: "misses", UNKNOWN: "unknown: a figure is withheld or not predicted"}
+    heads = {
+        MEETS: "meets every target" if advice.basis == "measured" else "predicted to meet what is judged",
+        UNDECIDED: "undecided: the interval holds a target, more repeats would tell",
+        MISSES: "misses",
+        UNKNOWN: "unknown: a figure is withheld or not predicted",
+    }
     for verdict, head in heads.items():
         rows = advice.arms(verdict)
         if rows:
@@ -247,19 +407,40 @@ def sentence(advice: Advice) -> str:
     row = advice.rows[0]
     what = f"{row.arm} at concurrency {row.concurrency}"
     if row.verdict == MEETS:
-        return f"On {advice.host}, {kind}: {what} has the highest output throughput within the targets, {_range(row.throughput)} tok/s."
+        return (
+            f"On {advice.host}, {kind}: {what} has the highest output throughput within the targets, "
+            f"{_range(row.throughput)} tok/s."
+        )
     if row.verdict == MISSES:
-        return f"On {advice.host}, {kind}: no arm meets the targets. The nearest is {what}: {row.worst} is {row.over:.0%} above its target."
-    return f"On {advice.host}, {kind}: no arm certainly meets the targets. The best that is undecided is {what}, {_range(row.throughput)} tok/s."
+        return (
+            f"On {advice.host}, {kind}: no arm meets the targets. The nearest is {what}: {row.worst} is "
+            f"{row.over:.0%} above its target."
+        )
+    return (
+        f"On {advice.host}, {kind}: no arm certainly meets the targets. The best that is undecided is "
+        f"{what}, {_range(row.throughput)} tok/s."
+    )
 
 
 def table(advice: Advice) -> pandas.DataFrame:
-    """One row an arm, best first: `verdict`, `arm`, `concurrency`, output throughput and the targets' figures as text with intervals, cost."""
+    """One row an arm, best first: `verdict`, `arm`, `concurrency`, output throughput and the targets' figures as text
+    with intervals, cost.
+    """
     rows = []
     for verdict in ORDER:
         for row in advice.arms(verdict):
-            found = {"verdict": verdict if advice.basis == "measured" else f"{verdict} (predicted)", "arm": row.arm, "concurrency": row.concurrency, "output tok/s": _range(row.throughput)}
-            found |= {f"{target.name} ≤ {target.limit_ms:g}": _range(row.latencies[target.name]) if row.latencies[target.name] else None for target in advice.targets}
+            found = {
+                "verdict": verdict if advice.basis == "measured" else f"{verdict} (predicted)",
+                "arm": row.arm,
+                "concurrency": row.concurrency,
+                "output tok/s": _range(row.throughput),
+            }
+            found |= {
+                f"{target.name} ≤ {target.limit_ms:g}": _range(row.latencies[target.name])
+                if row.latencies[target.name]
+                else None
+                for target in advice.targets
+            }
             found |= {"exceeded by": f"{row.over:.0%} ({row.worst})" if row.verdict == MISSES else None}
             rows.append(found | ({"USD a million tokens": row.usd_per_million} if advice.price else {}))
     return pandas.DataFrame(rows)
@@ -276,17 +457,29 @@ def across(found: Sequence[Advice]) -> list[str]:
     out = ["", f"fastest: {name(best)}, {best.throughput.value:,.1f} tok/s out"]
     if priced:
         cheapest = min(priced, key=lambda row: row.usd_per_million)
-        out.append(f"cheapest: {name(cheapest)}, {cheapest.usd_per_million:.2f} USD a million output tokens (of the hosts with a price)")
+        out.append(
+            f"cheapest: {name(cheapest)}, {cheapest.usd_per_million:.2f} USD a million output tokens (of "
+            "the hosts with a price)"
+        )
     return out
 
 
 def _text(row: Row, advice: Advice) -> str:
     cost = f"  {row.usd_per_million:8.2f} USD/M" if row.usd_per_million is not None else ""
     repeats = "" if not row.repeats else f"  {row.repeats} repeat{'s' if row.repeats > 1 else ''}"
-    seen = "".join(f"  {name} {_range(figure)}" + (f" ({figure.repeats} of {row.repeats})" if figure.repeats < row.repeats else "") for name, figure in row.latencies.items() if figure)
-    missing = "".join(f"  {name} –" for name, figure in row.latencies.items() if not figure and advice.basis == "measured")
+    seen = "".join(
+        f"  {name} {_range(figure)}" + (f" ({figure.repeats} of {row.repeats})" if figure.repeats < row.repeats else "")
+        for name, figure in row.latencies.items()
+        if figure
+    )
+    missing = "".join(
+        f"  {name} –" for name, figure in row.latencies.items() if not figure and advice.basis == "measured"
+    )
     miss = f"  {row.worst} exceeded by {row.over:.0%}" if row.verdict == MISSES else ""
-    return f"{row.arm:<18} concurrency {row.concurrency:<3} {_range(row.throughput):>24} tok/s out{cost}{repeats}{seen}{missing}{miss}"
+    return (
+        f"{row.arm:<18} concurrency {row.concurrency:<3} {_range(row.throughput):>24} tok/s "
+        f"out{cost}{repeats}{seen}{missing}{miss}"
+    )
 
 
 def _range(figure: Figure) -> str:

@@ -1,9 +1,10 @@
 """The book: which executed notebooks enter it, how it is built, and what a built page must not contain.
 
-`make run` executes a section into a scratch path; `publish` lets the copy into `book/sections/` only if it ran to its end.
-What can mislead: papermill marks the cells of a dead kernel `completed`, and `-W -n` passes an error output that is stored
-in a notebook; so `publish` goes by execution counts and outputs, and `check` looks at the pages themselves. The same
-executed notebook always gives the same bytes: no times, no absolute path of the checkout, no memory address, no stderr.
+`make run` executes a section into a scratch path; `publish` lets the copy into `book/sections/` only if it ran to its
+end. What can mislead: papermill marks the cells of a dead kernel `completed`, and `-W -n` passes an error output that
+is stored in a notebook; so `publish` goes by execution counts and outputs, and `check` looks at the pages themselves.
+The same executed notebook always gives the same bytes: no times, no absolute path of the checkout, no memory address,
+no stderr.
 
     python -c "from serving_study import book; book.check(book.build())"
 """
@@ -37,11 +38,15 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 def publish(executed: Path, name: str) -> Path:
     """Copy a notebook that ran to its end into `book/sections/<name>.ipynb`, cleaned; whole or not at all.
 
-    `executed` is papermill's output in a scratch path and is left alone. Raises BookError, and leaves an older published
-    copy as it was, if the notebook is unreadable, a cell has not run, one ran out of order, or one stored an error.
-    """
+    `executed` is papermill's output in a scratch path and is left alone. Raises BookError, and leaves an older
+    published copy as it was, if the notebook is unreadable, a cell has not run, one ran out of order, or one stored an
+    error."""
     if not NAME.fullmatch(name):
-        raise BookError("not a chapter's name", value=name, allowed="two digits and lower-case words, such as 03-speculative-decoding")
+        raise BookError(
+            "not a chapter's name",
+            value=name,
+            allowed="two digits and lower-case words, such as 03-speculative-decoding",
+        )
     again = f"make run SECTION={int(name[:2])}"
     try:
         notebook = nbformat.v4.reads(Path(executed).read_text(encoding="utf-8"))
@@ -50,8 +55,12 @@ def publish(executed: Path, name: str) -> Path:
         nbformat.validate(clean)
     except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BookError(f"executed notebook cannot be read ({reason})", value=executed,
-                        allowed="a notebook that papermill has written", next=again) from error
+        raise BookError(
+            f"executed notebook cannot be read ({reason})",
+            value=executed,
+            allowed="a notebook that papermill has written",
+            next=again,
+        ) from error
     text = nbformat.v4.writes(clean).rstrip("\n") + "\n"
     target = paths.SECTIONS / f"{name}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -67,34 +76,53 @@ def publish(executed: Path, name: str) -> Path:
 def build(*, strict: bool = True, root: Path | None = None) -> Path:
     """Build the book in `root` (the checkout) from scratch and return its index page.
 
-    `_build/` is emptied first: Jupyter Book keeps pages that left the table of contents, and glued numbers of earlier runs.
-    The whole output is in `_build/book.log`. With `strict` (the default) any warning raises BookError with the warnings.
-    """
+    `_build/` is emptied first: Jupyter Book keeps pages that left the table of contents, and glued numbers of earlier
+    runs. The whole output is in `_build/book.log`. With `strict` (the default) any warning raises BookError with the
+    warnings."""
     root = Path(root or paths.ROOT)
     _require_chapters(root)
     output, script = root / "_build", Path(sys.executable).with_name("jupyter-book")
     if not script.exists():
-        raise BookError("Jupyter Book is not installed beside this Python", value=sys.executable,
-                        allowed="the environment of env/harness.lock", next="make help")
+        raise BookError(
+            "Jupyter Book is not installed beside this Python",
+            value=sys.executable,
+            allowed="the environment of env/harness.lock",
+            next="make help",
+        )
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     command = [sys.executable, str(script), "build", "--all", *(["-W"] if strict else []), "-n", "--keep-going", "."]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "SOURCE_DATE_EPOCH": "0",
+        "PYTHONHASHSEED": "0",
+        "NO_COLOR": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     log = output / "book.log"
     with log.open("w", encoding="utf-8") as stream:
-        exit_code = subprocess.run(command, cwd=root, env=environment, stdin=subprocess.DEVNULL,
-                                   stdout=stream, stderr=subprocess.STDOUT).returncode
+        exit_code = subprocess.run(
+            command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
+        ).returncode
     index = output / "html" / "index.html"
     if exit_code or not index.exists():
         lines = [ANSI.sub("", line).strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
-        problems = list(dict.fromkeys(line for line in lines if PROBLEM.search(line))) or [line for line in lines if line][-20:]
-        raise BookError(f"book does not build (exit code {exit_code})", value="".join(f"\n    | {line}" for line in problems[:40]),
-                        allowed="no warning at all" if strict else "no error", next=f"less {log}")
+        problems = (
+            list(dict.fromkeys(line for line in lines if PROBLEM.search(line)))
+            or [line for line in lines if line][-20:]
+        )
+        raise BookError(
+            f"book does not build (exit code {exit_code})",
+            value="".join(f"\n    | {line}" for line in problems[:40]),
+            allowed="no warning at all" if strict else "no error",
+            next=f"less {log}",
+        )
     return index
 
 
 def check(html: Path) -> None:
-    """Raise BookError if a built page shows an error output, an absolute path of the checkout, or loads an outside asset.
+    """Raise BookError if a built page shows an error output, an absolute path of the checkout, or loads an outside
+    asset.
 
     `html` is the index page that `build` returned, or its folder. Links of the text may point outside; scripts, style
     sheets, images, fonts and frames may not, so that the book reads the same without a network.
@@ -115,13 +143,17 @@ def check(html: Path) -> None:
         if file.is_file() and (match := checkouts.search(file.read_text(encoding="utf-8", errors="replace"))):
             found.append(f"{file.relative_to(folder)}: contains the absolute path {match.group()}")
     if found:
-        raise BookError("built book is not fit to publish", value="".join(f"\n    | {line}" for line in found[:40]),
-                        allowed="no error output, no absolute path of the checkout, no outside script, style, image or frame",
-                        next="correct the page or notebook named above, then make book")
+        raise BookError(
+            "built book is not fit to publish",
+            value="".join(f"\n    | {line}" for line in found[:40]),
+            allowed="no error output, no absolute path of the checkout, no outside script, style, image or frame",
+            next="correct the page or notebook named above, then make book",
+        )
 
 
 def chapters(root: Path | None = None) -> list[str]:
     """Return the documents that `_toc.yml` lists, in order and without suffix: `book/intro`, `book/01-scope` …"""
+
     def walk(entry: dict) -> Iterator[str]:
         if name := entry.get("root") or entry.get("file"):
             yield name
@@ -133,14 +165,19 @@ def chapters(root: Path | None = None) -> list[str]:
 
 
 def _require_chapters(root: Path) -> None:
-    """Executed chapters are committed; one that `_toc.yml` lists and nobody has run is an error, not a hole in the book."""
+    """Executed chapters are committed; one that `_toc.yml` lists and nobody has run is an error, not a hole in the
+    book.
+    """
     listed = chapters(root)
     missing = [name for name in listed if not any((root / f"{name}{suffix}").is_file() for suffix in (*SUFFIXES, ""))]
     if missing:
         number = re.match(r"0*(\d+)-", Path(missing[0]).name) if "/sections/" in missing[0] else None
-        raise BookError("chapters listed in _toc.yml do not exist", value=", ".join(missing),
-                        allowed=", ".join(name for name in listed if name not in missing) or "none exists yet",
-                        next=f"make run SECTION={number[1]}" if number else f"write {missing[0]}.md, or take it out of _toc.yml")
+        raise BookError(
+            "chapters listed in _toc.yml do not exist",
+            value=", ".join(missing),
+            allowed=", ".join(name for name in listed if name not in missing) or "none exists yet",
+            next=f"make run SECTION={number[1]}" if number else f"write {missing[0]}.md, or take it out of _toc.yml",
+        )
 
 
 def _require_complete(notebook, executed: Path, again: str) -> None:
@@ -149,29 +186,48 @@ def _require_complete(notebook, executed: Path, again: str) -> None:
     for index, cell in enumerate(notebook.cells):
         where = f"{executed}, cell {index}: {cell.source.strip().splitlines()[0] if cell.source.strip() else '(empty)'}"
         if "papermill-error-cell-tag" in cell.metadata.get("tags", []):
-            raise BookError("papermill reports a failed cell", value=where, allowed="a run without an exception", next=again)
+            raise BookError(
+                "papermill reports a failed cell", value=where, allowed="a run without an exception", next=again
+            )
         if cell.cell_type != "code":
             continue
         for output in cell.outputs:
             if output.output_type == "error":
-                raise BookError(f"a cell ended in an error ({output.get('ename')}: {output.get('evalue')})", value=where,
-                                allowed="no error output", next=again)
+                raise BookError(
+                    f"a cell ended in an error ({output.get('ename')}: {output.get('evalue')})",
+                    value=where,
+                    allowed="no error output",
+                    next=again,
+                )
         if cell.source.strip():
             if cell.execution_count is None:
-                raise BookError("a cell has not run", value=where, allowed="an execution count on every code cell", next=again)
+                raise BookError(
+                    "a cell has not run", value=where, allowed="an execution count on every code cell", next=again
+                )
             if cell.execution_count <= last:
-                raise BookError(f"a cell ran out of order (count {cell.execution_count} after {last})", value=where,
-                                allowed="one run from top to bottom", next=again)
+                raise BookError(
+                    f"a cell ran out of order (count {cell.execution_count} after {last})",
+                    value=where,
+                    allowed="one run from top to bottom",
+                    next=again,
+                )
             last = cell.execution_count
     if not last:
-        raise BookError("nothing was executed", value=executed, allowed="a notebook with at least one executed code cell", next=again)
+        raise BookError(
+            "nothing was executed",
+            value=executed,
+            allowed="a notebook with at least one executed code cell",
+            next=again,
+        )
 
 
 def _cleaned(notebook):
     """Return a copy without what differs from run to run or from checkout to checkout."""
     clean, checkouts = copy.deepcopy(notebook), _spellings(paths.ROOT)
     kept = {key: clean.metadata[key] for key in ("language_info", "mystnb") if key in clean.metadata}
-    clean.metadata = nbformat.from_dict({"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, **kept})
+    clean.metadata = nbformat.from_dict(
+        {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, **kept}
+    )
     clean.nbformat, clean.nbformat_minor = 4, 5
     for index, cell in enumerate(clean.cells):
         for noise in ("papermill", "execution", "ExecuteTime", "collapsed", "scrolled"):
@@ -188,7 +244,9 @@ def _cleaned(notebook):
 
 
 def _is_noise(output) -> bool:
-    """Progress bars, ipykernel's TCP warning and the like (stderr), and live widgets, which show nothing without a kernel."""
+    """Progress bars, ipykernel's TCP warning and the like (stderr), and live widgets, which show nothing without a
+    kernel.
+    """
     return output.get("name") == "stderr" or WIDGET in output.get("data", {})
 
 
@@ -214,16 +272,30 @@ def _text(value, checkouts: re.Pattern):
 
 
 def _spellings(*folders: Path) -> re.Pattern:
-    """Match these folders' absolute paths, as given or with links resolved, as whole path components (never `/app` in `/apple`)."""
-    spelled = sorted({str(path) for folder in folders for path in (Path(folder), Path(folder).resolve())}, key=len, reverse=True)
+    """Match these folders' absolute paths, as given or with links resolved, as whole path components (never `/app` in
+    `/apple`).
+    """
+    spelled = sorted(
+        {str(path) for folder in folders for path in (Path(folder), Path(folder).resolve())}, key=len, reverse=True
+    )
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, spelled))})(?:/|(?![\w.-]))")
 
 
 class _Assets(HTMLParser):
     """Collects, from one page, the assets that it would load from elsewhere and the error outputs that it shows."""
 
-    LOADED = {"script": ("src",), "img": ("src", "srcset"), "iframe": ("src",), "source": ("src", "srcset"), "video": ("src", "poster"),
-              "audio": ("src",), "embed": ("src",), "object": ("data",), "image": ("href", "xlink:href"), "use": ("href", "xlink:href")}
+    LOADED = {
+        "script": ("src",),
+        "img": ("src", "srcset"),
+        "iframe": ("src",),
+        "source": ("src", "srcset"),
+        "video": ("src", "poster"),
+        "audio": ("src",),
+        "embed": ("src",),
+        "object": ("data",),
+        "image": ("href", "xlink:href"),
+        "use": ("href", "xlink:href"),
+    }
     RELATIONS = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "preconnect", "dns-prefetch", "manifest"}
     OUTSIDE = re.compile(r"\s*(https?:)?//", re.I)
     IN_STYLE = re.compile(r"""(?:url\(|@import)\s*['"]?\s*((?:https?:)?//[^'")\s]+)""", re.I)

@@ -1,8 +1,8 @@
 """The checks that a cell must pass before its figure is shown, each from evidence and never from an exit code.
 
-`certify` takes a cell's evidence (counters, records, samples) and returns a verdict: `fail` when a check failed, `unknown` when
-one could not be made, else `pass`. A failed cell stays on disk and in the certificate table, and is kept out of every
-comparison. Unknown is not passed, and says what was missing.
+`certify` takes a cell's evidence (counters, records, samples) and returns a verdict: `fail` when a check failed,
+`unknown` when one could not be made, else `pass`. A failed cell stays on disk and in the certificate table, and is kept
+out of every comparison. Unknown is not passed, and says what was missing.
 
     >>> certify(cell, requests)["verdict"]                         # doctest: +SKIP
     'pass'
@@ -19,22 +19,39 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 INPUT_TOLERANCE = 0.01
 ATTAINMENT = 0.99
 COLD_HIT_SHARE = 0.0
-STEADY_LATENCIES = 1.0  # the steady window in median latencies: in a shorter one, no request lived its whole life under the load that the cell is named after
-STEADY_RATE = 0.5  # the whole run's output rate over the steady window's: below half, the figure is more of ramp and drain than of that load
+# the steady window in median latencies: in a shorter one, no request lived its whole life under the load that the cell
+# is named after
+STEADY_LATENCIES = 1.0
+# the whole run's output rate over the steady window's: below half, the figure is more of ramp and drain than of that
+# load
+STEADY_RATE = 0.5
 CLIENT_CPU_SHARE = 0.8
 CLIENT_LAG_MS = 25.0
 CLIENT_SHARE = 0.05  # of a request's time that the client may add: throughput cannot be off by more
 TTFT_GAP_SHARE, TTFT_GAP_MS = 0.25, 25.0  # beyond it the client's TTFT is not the server's
 STEAL_SHARE = 0.05
 SANE_SHARE = 0.5
-ACTIVE_UTILISATION, ACTIVE_SHARE = 5.0, 0.05  # of a GPU in percent, and of the busiest rank's processor time: below it a rank took no part
+ACTIVE_UTILISATION, ACTIVE_SHARE = (
+    5.0,
+    0.05,
+)  # of a GPU in percent, and of the busiest rank's processor time: below it a rank took no part
 IDENTITY_TOLERANCE = 0.01
-REUSING = ("prefix", "offload")  # techniques whose arms are about the cache: on the device alone, or with a tier below it
+REUSING = (
+    "prefix",
+    "offload",
+)  # techniques whose arms are about the cache: on the device alone, or with a tier below it
 FITS = 0.9  # of the capacity: a working set up to it fits, one from its inverse on does not
-CHUNKS = 0.8  # of the expected hits that an arm with a tier must have: tiers keep larger pieces than the device's blocks
+CHUNKS = (
+    0.8  # of the expected hits that an arm with a tier must have: tiers keep larger pieces than the device's blocks
+)
 TOKENISE_MS = 0.01  # of each token of a made prompt: the server turns the text into tokens before its own clock starts
 TEXT_TOKENS = 4  # answers below it are no text to be judged
-THROTTLE = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+THROTTLE = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
 POWER_CAP = 0x4
 
 
@@ -61,7 +78,9 @@ def certify(cell: dict, requests: list[dict]) -> dict:
 def why(certificate: dict) -> str:
     """The failed checks' evidence in one line, else the unknown ones'; empty for a pass."""
     for outcome in (FAIL, UNKNOWN):
-        found = [f"{check['name']}: {check['evidence']}" for check in certificate["checks"] if check["outcome"] == outcome]
+        found = [
+            f"{check['name']}: {check['evidence']}" for check in certificate["checks"] if check["outcome"] == outcome
+        ]
         if found:
             return "; ".join(found)
     return ""
@@ -73,7 +92,9 @@ def latency_s(request: dict) -> float:
 
 
 def steady_window(requests: list[dict], concurrency: int) -> tuple[float, float] | None:
-    """Seconds from and to between which as many requests were in flight as the load allows; None when that never happened."""
+    """Seconds from and to between which as many requests were in flight as the load allows; None when that never
+    happened.
+    """
     ends = [request["start_s"] + latency_s(request) for request in requests]
     edges = sorted([(end, -1) for end in ends] + [(request["start_s"], 1) for request in requests])
     flying, full = 0, None
@@ -90,11 +111,11 @@ def steady_window(requests: list[dict], concurrency: int) -> tuple[float, float]
 
 
 def within(requests: list[dict], window: tuple[float, float]) -> dict:
-    """What happened inside a window: `seconds`, `lived_s` (request-seconds in flight), `made` and `read` (output and input tokens).
+    """What happened inside a window: `seconds`, `lived_s` (request-seconds in flight), `made` and `read` (output and
+    input tokens).
 
-    Tokens are spread evenly over a request's pieces (a round of speculation sends several in one); the prompt counts where the
-    first token comes.
-    """
+    Tokens are spread evenly over a request's pieces (a round of speculation sends several in one); the prompt counts
+    where the first token comes."""
     low, high = window
     lived = made = read = 0.0
     for request in requests:
@@ -114,7 +135,9 @@ def _requests(cell, requests) -> Check:
     errors = [request["error"] for request in requests if request["error"]]
     empty = sum(request["output_tokens"] == 0 for request in requests)
     done, failed = result.get("completed"), result.get("failed")
-    evidence = f"{done} of {asked} completed, {failed} failed, {len(errors)} ended in an error, {empty} empty" + (f" ({errors[0][:120]})" if errors else "")
+    evidence = f"{done} of {asked} completed, {failed} failed, {len(errors)} ended in an error, {empty} empty" + (
+        f" ({errors[0][:120]})" if errors else ""
+    )
     good = done == asked == len(requests) and not failed and not errors and not empty
     return Check("requests", PASS if good else FAIL, evidence)
 
@@ -126,37 +149,64 @@ def _attainment(cell, requests) -> Check:
     made = sum(request["output_tokens"] for request in requests)
     if wanted is not None:
         share = made / (wanted * len(requests)) if requests else 0
-        return Check("output attainment", PASS if ATTAINMENT <= share <= 2 - ATTAINMENT else FAIL, f"{made} of {wanted * len(requests)} tokens")
+        return Check(
+            "output attainment",
+            PASS if ATTAINMENT <= share <= 2 - ATTAINMENT else FAIL,
+            f"{made} of {wanted * len(requests)} tokens",
+        )
     reasons = cell["counters"].get("finished") or {}
     if not reasons:
         return Check("output attainment", UNKNOWN, "the server does not count how requests finished")
     stopped = sum(count for reason, count in reasons.items() if reason != "length")
-    return Check("output attainment", PASS if not stopped else FAIL, f"{sum(reasons.values()):.0f} requests finished, {stopped:.0f} of them before their length")
+    return Check(
+        "output attainment",
+        PASS if not stopped else FAIL,
+        f"{sum(reasons.values()):.0f} requests finished, {stopped:.0f} of them before their length",
+    )
 
 
 def _input_tokens(cell, requests) -> Check:
     client, server = cell["result"].get("total_input_tokens"), cell["counters"].get(vllm.PROMPT_TOKENS)
     if not client or server is None:
         return Check("input tokens", UNKNOWN, f"client {client}, server {server}")
-    return Check("input tokens", PASS if abs(server - client) <= INPUT_TOLERANCE * client else FAIL, f"client counted {client}, server {server:.0f}")
+    return Check(
+        "input tokens",
+        PASS if abs(server - client) <= INPUT_TOLERANCE * client else FAIL,
+        f"client counted {client}, server {server:.0f}",
+    )
 
 
 def _identity_of_server(cell, requests) -> Check:
-    served, done, owns = cell["counters"].get(vllm.REQUESTS), cell["result"].get("completed"), cell["server"]["owns_port"]
-    evidence = f"port {'ours' if owns else 'not ours' if owns is False else 'owner unknown'}; our server finished {served if served is None else int(served)}, the client {done}"
+    served, done, owns = (
+        cell["counters"].get(vllm.REQUESTS),
+        cell["result"].get("completed"),
+        cell["server"]["owns_port"],
+    )
+    evidence = (
+        f"port {'ours' if owns else 'not ours' if owns is False else 'owner unknown'}; our server "
+        f"finished {served if served is None else int(served)}, the client {done}"
+    )
     if owns is False or (served is not None and served != done):
         return Check("server", FAIL, evidence)
     return Check("server", UNKNOWN if owns is None or served is None else PASS, evidence)
 
 
 def _cold(cell, requests) -> Check:
-    """Caches hold nothing of a cell's prompts before it; of an arm that is about the cache, `_reuse` compares the hits with those expected."""
-    hits, external, queries = (cell["counters"].get(name) for name in (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS, vllm.PREFIX_QUERIES))
+    """Caches hold nothing of a cell's prompts before it; of an arm that is about the cache, `_reuse` compares the hits
+    with those expected.
+    """
+    hits, external, queries = (
+        cell["counters"].get(name) for name in (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS, vllm.PREFIX_QUERIES)
+    )
     if hits is None:
         return Check("cold caches", UNKNOWN, "the server has no prefix-cache counters")
     evidence = f"{hits:.0f} device and {external or 0:.0f} external hits in {queries or 0:.0f} queried tokens"
     if cell["technique"] in REUSING:
-        return Check("cold caches", PASS, f"{evidence}; the arm is about the cache, so that the mechanism is where they are judged")
+        return Check(
+            "cold caches",
+            PASS,
+            f"{evidence}; the arm is about the cache, so that the mechanism is where they are judged",
+        )
     share = (hits + (external or 0)) / queries if queries else float(hits + (external or 0) > 0)
     return Check("cold caches", PASS if share <= COLD_HIT_SHARE else FAIL, evidence)
 
@@ -171,39 +221,68 @@ def _mechanism(cell, requests) -> Check:
     if technique in ("none", "parallel", *REUSING):
         return Check("mechanism", PASS if not drafts else FAIL, f"{drafts} drafts, none wanted")
     positions = speculation.get("acceptance_by_position", [])
-    evidence = f"{drafts} drafts, {drafted} tokens drafted, {speculation.get('accepted_tokens', 0)} accepted; by position {', '.join(f'{rate:.3f}' for rate in positions) or 'none'}"
+    evidence = (
+        f"{drafts} drafts, {drafted} tokens drafted, {speculation.get('accepted_tokens', 0)} "
+        f"accepted; by position {', '.join(f'{rate:.3f}' for rate in positions) or 'none'}"
+    )
     if not drafts:
         return Check("mechanism", FAIL, evidence)
     falling = all(later <= earlier + 1e-9 for earlier, later in zip(positions, positions[1:], strict=False))
-    within = drafted <= drafts * k and all(0 <= rate <= 1 for rate in positions) and 0 <= speculation["acceptance_rate"] <= 1
+    within = (
+        drafted <= drafts * k and all(0 <= rate <= 1 for rate in positions) and 0 <= speculation["acceptance_rate"] <= 1
+    )
     every = technique != "draft" or drafted == drafts * k
     return Check("mechanism", PASS if falling and within and every and len(positions) == k else FAIL, evidence)
 
 
 def _reuse(cell) -> Check:
-    """Hits are those of arithmetic: whole blocks of each prefix that was there before. Where a working set is above the capacity, the device must have
-    lost some of it; what a tier below gave back makes up for it in the arms that have one, and nowhere else."""
+    """Hits are those of arithmetic: whole blocks of each prefix that was there before. Where a working set is above the
+    capacity, the device must have lost some of it; what a tier below gave back makes up for it in the arms that have
+    one, and nowhere else.
+    """
     about, counters, tier = cell.get("reuse") or {}, cell["counters"], cell["technique"] == "offload"
-    hits, external, expected = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0, about.get("expected_tokens")
+    hits, external, expected = (
+        counters.get(vllm.PREFIX_HITS),
+        counters.get(vllm.EXTERNAL_HITS) or 0,
+        about.get("expected_tokens"),
+    )
     if expected is None or hits is None:
-        return Check("mechanism", UNKNOWN, f"expected hits {expected}, device hits {hits}: the server's block size or its counters are missing")
+        return Check(
+            "mechanism",
+            UNKNOWN,
+            f"expected hits {expected}, device hits {hits}: the server's block size or its counters are missing",
+        )
     needed, capacity = about.get("working_set_tokens"), about["capacity_tokens"]
-    evidence = f"{hits:.0f} device and {external:.0f} external hits, {expected} tokens repeated in blocks of {about['block_tokens']}"
+    evidence = (
+        f"{hits:.0f} device and {external:.0f} external hits, {expected} tokens repeated in blocks "
+        f"of {about['block_tokens']}"
+    )
     evidence += f"; working set of {needed} tokens, capacity of {capacity}" if needed else ""
     moved = cell.get("moved") or {}
-    evidence += "".join(f"; {tier}: {' and '.join(f'{_mib(found[way])} {word}' for way, word in (('in_bytes', 'in'), ('out_bytes', 'out')))}" for tier, found in moved.get("tiers", {}).items())
+    evidence += "".join(
+        f"; {tier}: {_mib(found['in_bytes'])} in and {_mib(found['out_bytes'])} out"
+        for tier, found in moved.get("tiers", {}).items()
+    )
     if external and moved.get("out_bytes") == 0:
         return Check("mechanism", FAIL, f"{evidence}: hits were counted and nothing came back")
     read, asked = counters.get(vllm.PROMPT_TOKENS), about["prompt_tokens"] * cell["asked"]["prompts"]
     if read is not None and read != asked:
-        return Check("mechanism", FAIL, f"prompts of {about['prompt_tokens']} tokens asked for, {asked} in all, {read:.0f} read; {evidence}")
+        return Check(
+            "mechanism",
+            FAIL,
+            f"prompts of {about['prompt_tokens']} tokens asked for, {asked} in all, {read:.0f} read; {evidence}",
+        )
     if not tier and external:
         return Check("mechanism", FAIL, f"{evidence}: this arm has no tier below the device")
     if needed is None or not capacity or needed <= FITS * capacity:
         good = hits + external >= CHUNKS * expected and hits + external <= expected if tier else hits == expected
         return Check("mechanism", PASS if good else FAIL, evidence)
     if needed < capacity / FITS:
-        return Check("mechanism", PASS if hits + external <= expected else FAIL, f"{evidence}: as large as the cache, so that what stays is not told beforehand")
+        return Check(
+            "mechanism",
+            PASS if hits + external <= expected else FAIL,
+            f"{evidence}: as large as the cache, so that what stays is not told beforehand",
+        )
     evicted = hits < expected
     good = evicted and (not tier or 0 < external <= expected)
     return Check("mechanism", PASS if good else FAIL, f"{evidence}; {'evicted' if evicted else 'nothing was evicted'}")
@@ -223,14 +302,26 @@ def _parallel(cell) -> Check:
     if gpus is not None:
         seen = [gpu["mean_utilisation"] for gpu in gpus[:wanted]]
         needed = min(needed, len(gpus))  # those of other nodes are not seen from here
-        active = None if None in seen or not cell["machine"]["samples"] else sum(share >= ACTIVE_UTILISATION for share in seen)
+        active = (
+            None
+            if None in seen or not cell["machine"]["samples"]
+            else sum(share >= ACTIVE_UTILISATION for share in seen)
+        )
         evidence = f"GPUs at {', '.join('unknown' if share is None else f'{share:.0f} %' for share in seen)}"
-        evidence += "".join(f"; GPU {index} sent {found['sent'] / 2**30:.2f} GiB over NVLink" for index, found in (about.get("nvlink_bytes") or {}).items())
+        evidence += "".join(
+            f"; GPU {index} sent {found['sent'] / 2**30:.2f} GiB over NVLink"
+            for index, found in (about.get("nvlink_bytes") or {}).items()
+        )
     else:
         busiest = max((process["cpu_s"] for process in processes), default=0.0)
         active = sum(process["cpu_s"] >= ACTIVE_SHARE * busiest for process in processes) if busiest else None
-        evidence = ", ".join(f"{process['name'].removeprefix('VLLM::')} {process['cpu_s']:.1f} s of processor" for process in processes)
-    evidence = f"{len(processes)} of {wanted} ranks have a process; {'unknown' if active is None else active} active, {needed} needed ({evidence or 'none'})"
+        evidence = ", ".join(
+            f"{process['name'].removeprefix('VLLM::')} {process['cpu_s']:.1f} s of processor" for process in processes
+        )
+    evidence = (
+        f"{len(processes)} of {wanted} ranks have a process; "
+        f"{'unknown' if active is None else active} active, {needed} needed ({evidence or 'none'})"
+    )
     if processes and len(processes) != wanted or active is not None and active < needed:
         return Check("mechanism", FAIL, evidence)
     return Check("mechanism", PASS if processes and active is not None else UNKNOWN, evidence)
@@ -245,7 +336,11 @@ def _steady(cell, requests) -> Check:
     steady = inside["made"] / inside["seconds"] if inside["seconds"] else 0.0
     whole = sum(request["output_tokens"] for request in requests) / duration
     good = typical > 0 and inside["seconds"] >= STEADY_LATENCIES * typical and whole >= STEADY_RATE * steady
-    evidence = f"{inside['seconds']:.2f} of {duration:.2f} s with {cell['concurrency']} in flight, {inside['seconds'] / typical if typical else 0:.1f} median latencies; {steady:.1f} tok/s then, {whole:.1f} over all"
+    evidence = (
+        f"{inside['seconds']:.2f} of {duration:.2f} s with {cell['concurrency']} in flight, "
+        f"{inside['seconds'] / typical if typical else 0:.1f} median latencies; {steady:.1f} tok/s then, "
+        f"{whole:.1f} over all"
+    )
     return Check("steady window", PASS if good else FAIL, evidence)
 
 
@@ -266,8 +361,13 @@ def _client(cell, requests) -> Check:
     evidence = f"client used {share:.0%} of a core, its event loop late by {lag:.1f} ms (p99)"
     gap_bad = False
     if ttft and ttft["count"] and cell["result"].get("mean_ttft_ms"):
-        gap, whole = cell["result"]["mean_ttft_ms"] - 1000 * ttft["sum_s"] / ttft["count"], cell["result"].get("mean_e2el_ms")
-        gap_bad = bool(whole) and gap - _tokenising_ms(cell) > CLIENT_SHARE * whole and not _one_token(cell)  # one token's gap is judged as TTFT
+        gap, whole = (
+            cell["result"]["mean_ttft_ms"] - 1000 * ttft["sum_s"] / ttft["count"],
+            cell["result"].get("mean_e2el_ms"),
+        )
+        gap_bad = (
+            bool(whole) and gap - _tokenising_ms(cell) > CLIENT_SHARE * whole and not _one_token(cell)
+        )  # one token's gap is judged as TTFT
         evidence += f"; {gap:.1f} ms of a request's {whole or 0:.0f} ms pass before the server sees it"
     typical = cell["result"].get("median_ttft_ms") or 0
     bad = share > CLIENT_CPU_SHARE or lag > max(CLIENT_LAG_MS, 0.25 * typical) or gap_bad
@@ -275,13 +375,18 @@ def _client(cell, requests) -> Check:
 
 
 def _ttft(cell, requests) -> Check:
-    """Bears on TTFT alone: what passes before the server sees a request is in the client's TTFT and in no other figure."""
+    """Bears on TTFT alone: what passes before the server sees a request is in the client's TTFT and nowhere else."""
     ttft, mine = cell["counters"].get("vllm:time_to_first_token_seconds"), cell["result"].get("mean_ttft_ms")
     if not ttft or not ttft["count"] or mine is None:
         return Check("TTFT", UNKNOWN, "the server has no histogram of it")
     theirs = 1000 * ttft["sum_s"] / ttft["count"]
     good = mine - theirs <= max(TTFT_GAP_MS, TTFT_GAP_SHARE * theirs) + _tokenising_ms(cell)
-    return Check("TTFT", PASS if good else FAIL, f"mean {mine:.1f} ms here, {theirs:.1f} ms by the server" + ("" if good else ": TTFT is withheld, the cell's other figures stand"))
+    return Check(
+        "TTFT",
+        PASS if good else FAIL,
+        f"mean {mine:.1f} ms here, {theirs:.1f} ms by the server"
+        + ("" if good else ": TTFT is withheld, the cell's other figures stand"),
+    )
 
 
 def _clocks(cell, requests) -> Check:
@@ -291,13 +396,23 @@ def _clocks(cell, requests) -> Check:
         if not machine["samples"] or None in masks:
             return Check("clocks", UNKNOWN, "NVML did not say why clocks were lowered")
         reasons = sorted({name for bit, name in THROTTLE.items() for mask in masks if mask & bit})
-        clocks = ", ".join(f"GPU {gpu['index']} {gpu['min_sm_clock_mhz']}–{gpu['max_sm_clock_mhz']} MHz" + ("" if gpu["mean_utilisation"] is None else f" at {gpu['mean_utilisation']:.0f} %") for gpu in machine["gpus"])
+        clocks = ", ".join(
+            f"GPU {gpu['index']} {gpu['min_sm_clock_mhz']}–{gpu['max_sm_clock_mhz']} MHz"
+            + ("" if gpu["mean_utilisation"] is None else f" at {gpu['mean_utilisation']:.0f} %")
+            for gpu in machine["gpus"]
+        )
         capped = "; power cap reached" if any(mask & POWER_CAP for mask in masks) else ""
-        return Check("clocks", FAIL if reasons else PASS, f"{clocks}{capped}" + (f"; {', '.join(reasons)}" if reasons else ""))
+        return Check(
+            "clocks", FAIL if reasons else PASS, f"{clocks}{capped}" + (f"; {', '.join(reasons)}" if reasons else "")
+        )
     steal = machine.get("cpu_steal")
     if steal is None:
         return Check("clocks", UNKNOWN, "no processor times")
-    return Check("clocks", PASS if steal <= STEAL_SHARE else FAIL, f"load average {machine.get('load_average')}, {steal:.1%} of the processor taken by other machines")
+    return Check(
+        "clocks",
+        PASS if steal <= STEAL_SHARE else FAIL,
+        f"load average {machine.get('load_average')}, {steal:.1%} of the processor taken by other machines",
+    )
 
 
 def _records(cell, requests) -> Check:
@@ -311,30 +426,64 @@ def _records(cell, requests) -> Check:
     error = abs(occupancy / residence / result["output_throughput"] - 1)
     latency_error = abs(1000 * total / len(requests) / result["mean_e2el_ms"] - 1) if result.get("mean_e2el_ms") else 0
     good = error <= IDENTITY_TOLERANCE and latency_error <= IDENTITY_TOLERANCE
-    return Check("records", PASS if good else FAIL, f"L = {occupancy:.3f}, r = {1000 * residence:.3f} ms, L/r within {error:.2%} of the output throughput, latencies within {latency_error:.2%}")
+    return Check(
+        "records",
+        PASS if good else FAIL,
+        f"L = {occupancy:.3f}, r = {1000 * residence:.3f} ms, L/r within {error:.2%} of the output "
+        f"throughput, latencies within {latency_error:.2%}",
+    )
 
 
 def _text(cell, requests) -> Check:
     if cell["labels"]["weights"] == "random":
         return Check("text", PASS, "random weights: no language is expected")
     if 0 < (cell["asked"]["output_tokens"] or 0) < TEXT_TOKENS:
-        return Check("text", PASS, f"answers of {cell['asked']['output_tokens']} tokens are no text; the start's first answer was judged")
+        return Check(
+            "text",
+            PASS,
+            f"answers of {cell['asked']['output_tokens']} tokens are no text; the start's first answer was judged",
+        )
     judged = [request["text_sane"] for request in requests if request["text_sane"] is not None]
     if not judged:
         return Check("text", UNKNOWN, "no text was kept")
     share = sum(judged) / len(judged)
-    return Check("text", PASS if share >= SANE_SHARE else FAIL, f"{share:.0%} of {len(judged)} answers read as language")
+    return Check(
+        "text", PASS if share >= SANE_SHARE else FAIL, f"{share:.0%} of {len(judged)} answers read as language"
+    )
 
 
 def _after(cell, requests) -> Check:
-    return Check("alive afterwards", PASS if cell["server"]["alive"] else FAIL, "one more token came back" if cell["server"]["alive"] else "no token came back after the load")
+    return Check(
+        "alive afterwards",
+        PASS if cell["server"]["alive"] else FAIL,
+        "one more token came back" if cell["server"]["alive"] else "no token came back after the load",
+    )
 
 
-CHECKS: tuple[Callable[[dict, list[dict]], Check], ...] = (_requests, _attainment, _input_tokens, _identity_of_server, _cold, _mechanism, _text, _records, _steady, _client, _ttft, _clocks, _after)
-PARTIAL = {"TTFT": "_ttft_ms"}  # checks that withhold some of a cell's figures, by the end of their names, and not the cell
+CHECKS: tuple[Callable[[dict, list[dict]], Check], ...] = (
+    _requests,
+    _attainment,
+    _input_tokens,
+    _identity_of_server,
+    _cold,
+    _mechanism,
+    _text,
+    _records,
+    _steady,
+    _client,
+    _ttft,
+    _clocks,
+    _after,
+)
+PARTIAL = {
+    "TTFT": "_ttft_ms"
+}  # checks that withhold some of a cell's figures, by the end of their names, and not the cell
 
 
 def withheld(certificate: dict | None) -> tuple[str, ...]:
     """The ends of the names of those figures of a cell that a check of theirs alone keeps back."""
-    return tuple(PARTIAL[check["name"]] for check in (certificate or {}).get("checks", ()) if check["name"] in PARTIAL and check["outcome"] == FAIL)
-
+    return tuple(
+        PARTIAL[check["name"]]
+        for check in (certificate or {}).get("checks", ())
+        if check["name"] in PARTIAL and check["outcome"] == FAIL
+    )

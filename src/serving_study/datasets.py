@@ -1,9 +1,8 @@
 """The prompts that a load is made of, always as a local file with a known digest.
 
-`own` is the set under `data/prompts/`; `sharegpt` is ShareGPT from the hub, pinned by revision and digest, cut once to its first
-usable conversations so that the load generator does not read 640 MB for every cell; anything else is a path to a file in
-ShareGPT's format.
-"""
+`own` is the set under `data/prompts/`; `sharegpt` is ShareGPT from the hub, pinned by revision and digest, cut once to
+its first usable conversations so that the load generator does not read 640 MB for every cell; anything else is a path
+to a file in ShareGPT's format."""
 
 import hashlib
 import json
@@ -77,7 +76,12 @@ def resolve(name: str, *, environment: Environment | None = None, say: Callable[
         if name == "auto":
             say("no hub within reach: the book's own prompts take ShareGPT's place")
             return load(OWN, "own")
-        raise DatasetError("ShareGPT could not be fetched", value=SHAREGPT_REPOSITORY, allowed="own, auto, or a file in ShareGPT's format", next="check the network, or set dataset = 'own'")
+        raise DatasetError(
+            "ShareGPT could not be fetched",
+            value=SHAREGPT_REPOSITORY,
+            allowed="own, auto, or a file in ShareGPT's format",
+            next="check the network, or set dataset = 'own'",
+        )
     return load(Path(name).expanduser(), Path(name).name)
 
 
@@ -88,9 +92,18 @@ def load(path: Path, name: str) -> Dataset:
         rows = json.loads(content)
         usable = sum(len(row["conversations"]) >= 2 for row in rows)
     except OSError as error:
-        raise DatasetError("no such dataset", value=path if isinstance(error, FileNotFoundError) else f"{path} ({error.strerror})", allowed="own, sharegpt, auto, or a file in ShareGPT's format", next=f"ls {path.parent}") from None
+        raise DatasetError(
+            "no such dataset",
+            value=path if isinstance(error, FileNotFoundError) else f"{path} ({error.strerror})",
+            allowed="own, sharegpt, auto, or a file in ShareGPT's format",
+            next=f"ls {path.parent}",
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
-        raise DatasetError("not in ShareGPT's format", value=f"{path} ({type(error).__name__}: {error})", allowed='a JSON list of {"id": …, "conversations": [{"from": "human", "value": …}, …]}') from None
+        raise DatasetError(
+            "not in ShareGPT's format",
+            value=f"{path} ({type(error).__name__}: {error})",
+            allowed='a JSON list of {"id": …, "conversations": [{"from": "human", "value": …}, …]}',
+        ) from None
     if not usable:
         raise DatasetError("no conversation with two turns", value=path, allowed="at least one")
     return Dataset(name, path, hashlib.sha256(content).hexdigest(), len(rows))
@@ -101,7 +114,12 @@ def check_digest(path: Path, expected: str) -> None:
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
-        raise DatasetError(f"{path.name} is not the pinned file", value=f"sha256 {found}", allowed=expected, next=f"rm {path}, then the same command again")
+        raise DatasetError(
+            f"{path.name} is not the pinned file",
+            value=f"sha256 {found}",
+            allowed=expected,
+            next=f"rm {path}, then the same command again",
+        )
 
 
 def cut(source: Path, out: Path, keep: int = SHAREGPT_KEPT) -> Path:
@@ -119,8 +137,13 @@ def _sharegpt(environment: Environment | None, say) -> Path | None:
         return out
     if environment is None or os.environ.get("HF_HUB_OFFLINE") == "1":
         return None
-    code = f"from huggingface_hub import hf_hub_download; print(hf_hub_download({SHAREGPT_REPOSITORY!r}, {SHAREGPT_FILE!r}, repo_type='dataset', revision={SHAREGPT_REVISION!r}))"
-    run = subprocess.run([environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"})
+    code = (
+        f"from huggingface_hub import hf_hub_download; print(hf_hub_download({SHAREGPT_REPOSITORY!r}, "
+        f"{SHAREGPT_FILE!r}, repo_type='dataset', revision={SHAREGPT_REVISION!r}))"
+    )
+    run = subprocess.run(
+        [environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"}
+    )
     if run.returncode != 0:
         return None
     say("ShareGPT fetched; checking its digest and cutting it (once)")

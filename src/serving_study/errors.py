@@ -31,7 +31,10 @@ class StudyError(Exception):
 def near(value: object, names: Iterable[str]) -> str | None:
     """`did you mean g6.xlarge?`, for an error's `next`; None where no name is like the value."""
     by_lower = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(str(value).lower(), by_lower, n=3) or [name for name in by_lower if name.startswith(str(value).lower())][:3]
+    found = (
+        difflib.get_close_matches(str(value).lower(), by_lower, n=3)
+        or [name for name in by_lower if name.startswith(str(value).lower())][:3]
+    )
     return f"did you mean {' or '.join(by_lower[name] for name in found)}?" if found else None
 
 
@@ -74,7 +77,16 @@ class ServerError(StudyError):
     `last_lines` the end of its log.
     """
 
-    def __init__(self, what: str, *, reason: str, log: object = None, last_lines: tuple[str, ...] = (), exit_code: int | None = None, next: str | None = None):
+    def __init__(
+        self,
+        what: str,
+        *,
+        reason: str,
+        log: object = None,
+        last_lines: tuple[str, ...] = (),
+        exit_code: int | None = None,
+        next: str | None = None,
+    ):
         self.reason, self.log, self.last_lines, self.exit_code = reason, log, tuple(last_lines), exit_code
         tail = "".join(f"\n    | {line}" for line in self.last_lines)
         code = "" if exit_code is None else f" (exit code {exit_code})"
@@ -86,7 +98,10 @@ class PriceError(StudyError):
 
 
 class PriceListError(PriceError):
-    """The AWS Price List could not be asked: no credentials, no permission, no network. `why` is that in a few words."""
+    """The AWS Price List could not be asked: no credentials, no permission, no network.
+
+    `why` is that in a few words.
+    """
 
     def __init__(self, what: str, *, why: str, **about):
         self.why = why

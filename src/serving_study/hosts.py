@@ -1,7 +1,7 @@
 """This machine: its GPUs, memory and processor, and the name of its profile.
 
-A profile is `cpu`, or the GPU's short name and count: `l4x1`, `a10gx4`, `h200x2`. Figures of different profiles are never
-compared as absolute numbers.
+A profile is `cpu`, or the GPU's short name and count: `l4x1`, `a10gx4`, `h200x2`. Figures of different profiles are
+never compared as absolute numbers.
 
     >>> from serving_study import hosts
     >>> hosts.detect().profile            # doctest: +SKIP
@@ -47,7 +47,13 @@ class Host:
 
     def identity(self) -> dict:
         """What decides a result: the parts that may not differ between two cells of the same key."""
-        return {"profile": self.profile, "cpu": self.cpu_model, "cpus": self.cpus, "gpus": [gpu.name for gpu in self.gpus], "driver": self.driver}
+        return {
+            "profile": self.profile,
+            "cpu": self.cpu_model,
+            "cpus": self.cpus,
+            "gpus": [gpu.name for gpu in self.gpus],
+            "driver": self.driver,
+        }
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -55,8 +61,17 @@ class Host:
 
 def short_name(gpu_name: str) -> str:
     """`NVIDIA A10G` is `a10g`, `NVIDIA H100 80GB HBM3` is `h100`, `Tesla T4` is `t4`."""
-    words = [word for word in re.split(r"[\s-]+", gpu_name) if word.lower() not in ("nvidia", "tesla", "geforce", "quadro", "graphics", "device")]
-    return re.sub(r"[^a-z0-9]", "", "".join(words[:2] if words and words[0].lower() in ("rtx", "gtx") else words[:1]).lower()) or "gpu"
+    words = [
+        word
+        for word in re.split(r"[\s-]+", gpu_name)
+        if word.lower() not in ("nvidia", "tesla", "geforce", "quadro", "graphics", "device")
+    ]
+    return (
+        re.sub(
+            r"[^a-z0-9]", "", "".join(words[:2] if words and words[0].lower() in ("rtx", "gtx") else words[:1]).lower()
+        )
+        or "gpu"
+    )
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
@@ -72,7 +87,15 @@ def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             capability = ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle)))
-            found.append(Gpu(index, pynvml.nvmlDeviceGetName(handle), round(memory.total / GIB, 2), round(memory.free / GIB, 2), capability))
+            found.append(
+                Gpu(
+                    index,
+                    pynvml.nvmlDeviceGetName(handle),
+                    round(memory.total / GIB, 2),
+                    round(memory.free / GIB, 2),
+                    capability,
+                )
+            )
         return tuple(found), pynvml.nvmlSystemGetDriverVersion()
     finally:
         pynvml.nvmlShutdown()
@@ -96,7 +119,9 @@ def _cpu_model() -> str:
 
 
 def computes_bf16() -> bool:
-    """Whether the processor multiplies bf16 itself; without, vLLM's CPU build falls back to a path that makes prefill many times slower."""
+    """Whether the processor multiplies bf16 itself; without, vLLM's CPU build falls back to a path that makes prefill
+    many times slower.
+    """
     try:
         with open("/proc/cpuinfo") as file:
             flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
@@ -119,16 +144,24 @@ def detect(profile: str = "auto") -> Host:
     own = f"{short_name(gpus[0].name)}x{len(gpus)}" if gpus else "cpu"
     allowed = ["auto", *dict.fromkeys([own, "cpu"])]
     if profile not in allowed:
-        raise HostError("this machine is not the host profile asked for", value=profile, allowed=", ".join(allowed), next="serving-study run SECTION --dry-run")
+        raise HostError(
+            "this machine is not the host profile asked for",
+            value=profile,
+            allowed=", ".join(allowed),
+            next="serving-study run SECTION --dry-run",
+        )
     chosen = own if profile == "auto" else profile
     if chosen == "cpu":
         gpus, driver = (), None
     memory = psutil.virtual_memory()
-    return Host(chosen, _cpu_model(), len(cores()), round(memory.total / GIB, 1), round(memory.available / GIB, 1), gpus, driver)
+    return Host(
+        chosen, _cpu_model(), len(cores()), round(memory.total / GIB, 1), round(memory.available / GIB, 1), gpus, driver
+    )
 
 
 class Sampler:
-    """Samples the machine during a load, in a thread: GPU utilisation, clocks and throttle reasons, or load average and steal.
+    """Samples the machine during a load, in a thread: GPU utilisation, clocks and throttle reasons, or load average and
+    steal.
 
     A context manager; `summary()` afterwards. What NVML does not answer stays missing.
     """
@@ -167,7 +200,9 @@ class Sampler:
             pynvml.nvmlShutdown()
 
     def summary(self) -> dict:
-        """Per GPU: mean utilisation (%), lowest and highest SM clock (MHz), peak memory (GiB), throttle reasons seen (bit mask)."""
+        """Per GPU: mean utilisation (%), lowest and highest SM clock (MHz), peak memory (GiB), throttle reasons seen
+        (bit mask).
+        """
         result = {"samples": len(self.samples), "cpu_busy": self.busy, "cpu_steal": self.steal}
         if not self.host.gpus:
             loads = [sample["load_average"] for sample in self.samples]
@@ -175,7 +210,10 @@ class Sampler:
         per_gpu = []
         for position, gpu in enumerate(self.host.gpus):
             rows = [sample["gpus"][position] for sample in self.samples]
-            values = {key: [row[key] for row in rows if row.get(key) is not None] for key in ("utilisation", "sm_clock_mhz", "memory_gib", "throttle", "power_w", "temperature_c")}
+            values = {
+                key: [row[key] for row in rows if row.get(key) is not None]
+                for key in ("utilisation", "sm_clock_mhz", "memory_gib", "throttle", "power_w", "temperature_c")
+            }
             per_gpu.append(
                 {
                     "index": gpu.index,

@@ -1,10 +1,12 @@
-"""What a step of an engine should take, and what a closed loop of requests should see of it: TPOT, TTFT and throughput before anything runs.
+"""What a step of an engine should take, and what a closed loop of requests should see of it: TPOT, TTFT and throughput
+before anything runs.
 
-A forward pass reads the weights and the KV cache of the sequences in it, and multiplies its tokens with the weights; it takes as long as
-both together. Requests then share passes as a continuous batch does: decode tokens
-first, prompts in what is left of the token budget. What can mislead: times are for kernels as good as `efficiency` says, which
-together with `compute_efficiency` is fitted to a host's baseline alone. What the processor does while the GPU waits is no part of a pass: a round
-of speculation has it as `wait_s`, added to the passes, though on a slow GPU some of it hides behind them.
+A forward pass reads the weights and the KV cache of the sequences in it, and multiplies its tokens with the weights; it
+takes as long as both together. Requests then share passes as a continuous batch does: decode tokens first, prompts in
+what is left of the token budget. What can mislead: times are for kernels as good as `efficiency` says, which together
+with `compute_efficiency` is fitted to a host's baseline alone. What the processor does while the GPU waits is no part
+of a pass: a round of speculation has it as `wait_s`, added to the passes, though on a slow GPU some of it hides behind
+them.
 
     >>> rank = Work(read_bytes=14.1e9, flops_per_token=14.1e9, kv_bytes_per_token=57344)
     >>> round(1000 * pass_s(rank, Machine(300e9, 121e12), tokens=1, context=200), 1)
@@ -19,8 +21,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Work:
-    """What one forward pass of a model moves and computes on one GPU: weight bytes that every pass reads, FLOP a token, KV bytes a
-    token of context; with `tp` above 1, `layers` and `hidden_bytes` (a token's activations) decide the all-reduces."""
+    """What one forward pass of a model moves and computes on one GPU: weight bytes that every pass reads, FLOP a token,
+    KV bytes a token of context; with `tp` above 1, `layers` and `hidden_bytes` (a token's activations) decide the
+    all-reduces.
+    """
 
     read_bytes: float
     flops_per_token: float
@@ -33,7 +37,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's ceilings (bytes/s, FLOP/s), the shares of them that are reached, and the link to the next GPU; without `link_ring`, to every other at once."""
+    """A GPU's ceilings (bytes/s, FLOP/s), the shares of them that are reached, and the link to the next GPU; without
+    `link_ring`, to every other at once.
+    """
 
     bandwidth: float
     flops: float
@@ -46,8 +52,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Speculation:
-    """k proposals a round, each kept with chance `alpha`; `draft` is the draft model's work, None for look-up in the text; in a round the GPU
-    waits `wait_s` for the processor."""
+    """k proposals a round, each kept with chance `alpha`; `draft` is the draft model's work, None for look-up in the
+    text; in a round the GPU waits `wait_s` for the processor.
+    """
 
     k: int
     alpha: float
@@ -62,11 +69,20 @@ class Speculation:
 def split(work: Work, tp: int = 1, pp: int = 1) -> Work:
     """The work of one rank: weights, products and cache are divided; a pipeline's stages take turns."""
     share = tp * pp
-    return replace(work, read_bytes=work.read_bytes / share, flops_per_token=work.flops_per_token / share, kv_bytes_per_token=work.kv_bytes_per_token / share, tp=tp, pp=pp)
+    return replace(
+        work,
+        read_bytes=work.read_bytes / share,
+        flops_per_token=work.flops_per_token / share,
+        kv_bytes_per_token=work.kv_bytes_per_token / share,
+        tp=tp,
+        pp=pp,
+    )
 
 
 def pass_s(work: Work, machine: Machine, tokens: float, context: float) -> float:
-    """Seconds of one pass over `tokens` tokens, with `context` tokens of KV cache read, all stages of a pipeline one after the other."""
+    """Seconds of one pass over `tokens` tokens, with `context` tokens of KV cache read, all stages of a pipeline one
+    after the other.
+    """
     memory = (work.read_bytes + context * work.kv_bytes_per_token) / (machine.bandwidth * machine.efficiency)
     return work.pp * (memory + compute_s(work, machine, tokens)) + all_reduce_s(work, machine, tokens)
 
@@ -77,12 +93,21 @@ def compute_s(work: Work, machine: Machine, tokens: float) -> float:
 
 
 def all_reduce_s(work: Work, machine: Machine, tokens: float) -> float:
-    """Two all-reduces a layer, zero without tensor parallelism. Each rank sends 2 (n - 1) / n of the activations, in n - 1 steps around a ring; where all
-    GPUs reach one another directly each reads from all at once, and it is one step (vLLM's `custom_all_reduce`)."""
+    """Two all-reduces a layer, zero without tensor parallelism. Each rank sends 2 (n - 1) / n of the activations, in n
+    - 1 steps around a ring; where all GPUs reach one another directly each reads from all at once, and it is one step
+    (vLLM's `custom_all_reduce`).
+    """
     if work.tp == 1:
         return 0.0
     moved = 2 * (work.tp - 1) / work.tp * tokens * work.hidden_bytes
-    return 2 * work.layers * (machine.link_latency_s * (work.tp - 1 if machine.link_ring else 1) + (moved / machine.link_bandwidth if machine.link_bandwidth else 0.0))
+    return (
+        2
+        * work.layers
+        * (
+            machine.link_latency_s * (work.tp - 1 if machine.link_ring else 1)
+            + (moved / machine.link_bandwidth if machine.link_bandwidth else 0.0)
+        )
+    )
 
 
 def round_s(target: Work, machine: Machine, sequences: float, context: float, speculation: Speculation | None) -> float:
@@ -90,20 +115,33 @@ def round_s(target: Work, machine: Machine, sequences: float, context: float, sp
     if speculation is None:
         return pass_s(target, machine, sequences, context)
     checked = pass_s(target, machine, sequences * (speculation.k + 1), context)
-    return checked + speculation.wait_s + (speculation.k * pass_s(speculation.draft, machine, sequences, context) if speculation.draft else 0.0)
+    return (
+        checked
+        + speculation.wait_s
+        + (speculation.k * pass_s(speculation.draft, machine, sequences, context) if speculation.draft else 0.0)
+    )
 
 
 def alpha_of(rate: float, k: int) -> float:
-    """The chance for one proposal at which k of them are accepted at `rate` on average: mean of α, α², …, α^k. Between 0 and 1."""
+    """The chance for one proposal at which k of them are accepted at `rate` on average: mean of α, α², …, α^k.
+
+    Between 0 and 1.
+    """
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if sum(middle**position for position in range(1, k + 1)) / k < rate else (low, middle)
+        low, high = (
+            (middle, high) if sum(middle**position for position in range(1, k + 1)) / k < rate else (low, middle)
+        )
     return low
 
 
-def crossover(target: Work, machine: Machine, speculation: Speculation, context: int, highest: int = 4096) -> int | None:
-    """The first concurrency at which a round yields fewer tokens a second than plain steps would; None when it pays up to `highest`."""
+def crossover(
+    target: Work, machine: Machine, speculation: Speculation, context: int, highest: int = 4096
+) -> int | None:
+    """The first concurrency at which a round yields fewer tokens a second than plain steps would; None when it pays up
+    to `highest`.
+    """
     for sequences in range(1, highest + 1):
         plain = pass_s(target, machine, sequences, sequences * context)
         if speculation.tokens_a_round * plain < round_s(target, machine, sequences, sequences * context, speculation):
@@ -122,12 +160,19 @@ class _Request:
     last: float = 0.0
 
 
-def closed_loop(lengths: Sequence[tuple[int, int]], concurrency: int, target: Work, machine: Machine, speculation: Speculation | None = None, budget: int = 2048, seed: int = 0) -> dict:
+def closed_loop(
+    lengths: Sequence[tuple[int, int]],
+    concurrency: int,
+    target: Work,
+    machine: Machine,
+    speculation: Speculation | None = None,
+    budget: int = 2048,
+    seed: int = 0,
+) -> dict:
     """Run requests of (input, output) tokens through the model of an engine, `concurrency` at a time.
 
-    Returns `median_tpot_ms`, `median_ttft_ms`, `output_throughput` and `total_token_throughput` (tokens/s), `duration` (s). Which proposals are
-    kept is drawn with `seed`.
-    """
+    Returns `median_tpot_ms`, `median_ttft_ms`, `output_throughput` and `total_token_throughput` (tokens/s), `duration`
+    (s). Which proposals are kept is drawn with `seed`."""
     draw, now = random.Random(seed), 0.0
     waiting, running, finished = [_Request(read, made) for read, made in reversed(lengths)], [], []
     while waiting or running:
@@ -175,13 +220,18 @@ def closed_loop(lengths: Sequence[tuple[int, int]], concurrency: int, target: Wo
     }
 
 
-def fit(machine: Machine, target: Work, lengths: dict[int, Sequence[tuple[int, int]]], measured: dict[int, float]) -> Machine:
-    """`machine` with the two constants that bring the baseline's TPOT (ms by concurrency) closest, by relative error."""
+def fit(
+    machine: Machine, target: Work, lengths: dict[int, Sequence[tuple[int, int]]], measured: dict[int, float]
+) -> Machine:
+    """`machine` with the two constants that bring the baseline's TPOT (ms by concurrency) relatively closest."""
     from scipy import optimize
 
     def error(constants):
         tried = replace(machine, efficiency=constants[0], compute_efficiency=constants[1])
-        return [closed_loop(lengths[concurrency], concurrency, target, tried)["median_tpot_ms"] / wanted - 1 for concurrency, wanted in measured.items()]
+        return [
+            closed_loop(lengths[concurrency], concurrency, target, tried)["median_tpot_ms"] / wanted - 1
+            for concurrency, wanted in measured.items()
+        ]
 
     found = optimize.least_squares(error, x0=(0.8, 0.6), bounds=((0.05, 0.02), (1.0, 1.0)), diff_step=0.02)
     return replace(machine, efficiency=float(found.x[0]), compute_efficiency=float(found.x[1]))

@@ -1,6 +1,8 @@
-"""What a run needs of its machine, looked at before anything starts: memory, port, disk, clocks, links, hub, results folder, mirror, quiet.
+"""What a run needs of its machine, looked at before anything starts: memory, port, disk, clocks, links, hub, results
+folder, mirror, quiet.
 
-One function a check. Nothing is installed, fetched or locked, and every wait has a deadline; what could not be looked at is a warning.
+One function a check. Nothing is installed, fetched or locked, and every wait has a deadline; what could not be looked
+at is a warning.
 
     >>> from serving_study import machine
     >>> machine.port(8000).found                                                        # doctest: +SKIP
@@ -49,7 +51,12 @@ def memory(arms: list[Arm], host: Host) -> list[Finding]:
     if faults:
         return list(faults.values())
     if host.gpus:
-        return [Finding("memory", ", ".join(f"GPU {gpu.index}: {gpu.free_gib:.1f} of {gpu.memory_gib:.1f} GiB free" for gpu in host.gpus))]
+        return [
+            Finding(
+                "memory",
+                ", ".join(f"GPU {gpu.index}: {gpu.free_gib:.1f} of {gpu.memory_gib:.1f} GiB free" for gpu in host.gpus),
+            )
+        ]
     wanted = f", about {max(map(servers.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
     return [Finding("memory", f"{psutil.virtual_memory().available / hosts.GIB:.1f} GiB free{wanted}")]
 
@@ -82,11 +89,21 @@ def clock(folder: Path) -> Finding:
     stepped = time.time() - time.monotonic() - ahead
     fix = "timedatectl set-ntp true, then timedatectl"
     if year < FIRST_YEAR:
-        return Finding("clock", f"the year is {year}", f"{FIRST_YEAR} or later: TLS and S3 refuse a wrong clock", FAIL, fix)
+        return Finding(
+            "clock", f"the year is {year}", f"{FIRST_YEAR} or later: TLS and S3 refuse a wrong clock", FAIL, fix
+        )
     if abs(stepped) > CLOCK_S:
-        return Finding("clock", f"set by {stepped:+.0f} s while it was looked at", "a clock that runs evenly", WARN, fix)
+        return Finding(
+            "clock", f"set by {stepped:+.0f} s while it was looked at", "a clock that runs evenly", WARN, fix
+        )
     if abs(apart) > CLOCK_S:
-        return Finding("clock", f"files in {place} are stamped {apart:+.0f} s from the system's clock", f"within {CLOCK_S:g} s", WARN, fix)
+        return Finding(
+            "clock",
+            f"files in {place} are stamped {apart:+.0f} s from the system's clock",
+            f"within {CLOCK_S:g} s",
+            WARN,
+            fix,
+        )
     return Finding("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
 
@@ -103,28 +120,57 @@ def gpu_clocks(host: Host) -> list[Finding]:
             mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(pynvml.nvmlDeviceGetHandleByIndex(gpu.index))
             reasons += [f"GPU {gpu.index}: {name}" for bit, name in certificates.THROTTLE.items() if mask & bit]
     except pynvml.NVMLError as error:
-        return [Finding("GPU clocks", f"NVML does not say ({error})", "throttle reasons", WARN, "nvidia-smi -q -d PERFORMANCE")]
+        return [
+            Finding(
+                "GPU clocks", f"NVML does not say ({error})", "throttle reasons", WARN, "nvidia-smi -q -d PERFORMANCE"
+            )
+        ]
     if reasons:
-        return [Finding("GPU clocks", ", ".join(reasons), "no slowdown", WARN, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE, and wait until they are cool")]
+        return [
+            Finding(
+                "GPU clocks",
+                ", ".join(reasons),
+                "no slowdown",
+                WARN,
+                "nvidia-smi -q -d PERFORMANCE,TEMPERATURE, and wait until they are cool",
+            )
+        ]
     return [Finding("GPU clocks", "not lowered")]
 
 
 def hub(plan: Plan | None) -> Finding:
     """Whether models could be fetched; without, weights are random and acceptance is prescribed."""
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
-    wanted = {model.name for arm in plan.arms for model in (arm.model, arm.draft) if model and "/" in model.name and not (model.weights == "real" and model.weights_gib)} if plan else None
+    wanted = (
+        {
+            model.name
+            for arm in plan.arms
+            for model in (arm.model, arm.draft)
+            if model and "/" in model.name and not (model.weights == "real" and model.weights_gib)
+        }
+        if plan
+        else None
+    )
     if wanted is not None and (not wanted or plan.parameters.get("weights") == "random"):
         return Finding("hub", "not needed: every model is here")
     if os.environ.get("HF_HUB_OFFLINE") == "1":
         return Finding("hub", "not asked (HF_HUB_OFFLINE=1)")
     answer: list[str] = []
-    asking = threading.Thread(target=_head, args=(endpoint, answer), daemon=True)  # a name look-up knows no deadline of its own
+    asking = threading.Thread(
+        target=_head, args=(endpoint, answer), daemon=True
+    )  # a name look-up knows no deadline of its own
     asking.start()
     asking.join(HUB_S + 0.5)
     said = answer[0] if answer else f"no answer within {HUB_S:g} s"
     if said == OK:
         return Finding("hub", f"{endpoint} answers")
-    return Finding("hub", f"{endpoint}: {said}", "an answer; without, random weights are used", WARN, "check the network and HF_ENDPOINT, or set HF_HUB_OFFLINE=1")
+    return Finding(
+        "hub",
+        f"{endpoint}: {said}",
+        "an answer; without, random weights are used",
+        WARN,
+        "check the network and HF_ENDPOINT, or set HF_HUB_OFFLINE=1",
+    )
 
 
 def _head(endpoint: str, answer: list[str]) -> None:
@@ -145,30 +191,53 @@ def links(host: Host, environment: Environment | None, arms: list[Arm] | None) -
         return Finding("GPU links", "one GPU" if host.gpus else "no GPU")
     linked = _topology()
     if not environment or not environment.vllm or arms is not None and all(arm.gpus < 2 for arm in arms):
-        return Finding("GPU links", f"{linked}; P2P copy not tried: {'no engine to try it with yet' if arms is None or any(arm.gpus > 1 for arm in arms) else 'no arm spans GPUs'}")
+        wanted = arms is None or any(arm.gpus > 1 for arm in arms)
+        why = "no engine to try it with yet" if wanted else "no arm spans GPUs"
+        return Finding("GPU links", f"{linked}; P2P copy not tried: {why}")
     fix = "NCCL_P2P_DISABLE=1 for the run; for good, turn off PCIe access control (ACS) or the IOMMU"
     try:
         pairs = probes.peers(environment, host).answer
     except TimeoutError:
-        return Finding("GPU links", f"P2P copy hangs: no answer within {probes.PEERS_S:g} s ({linked})", "a copy between every two GPUs", FAIL, fix)
+        return Finding(
+            "GPU links",
+            f"P2P copy hangs: no answer within {probes.PEERS_S:g} s ({linked})",
+            "a copy between every two GPUs",
+            FAIL,
+            fix,
+        )
     except (StudyError, OSError) as error:
         return of_error("GPU links", error)
     changed = [pair for pair, seen in pairs.items() if not seen["intact"]]
     if changed:
-        return Finding("GPU links", f"P2P copy changes the data: {', '.join(changed)} ({linked})", "what was sent arrives", FAIL, fix)
+        return Finding(
+            "GPU links",
+            f"P2P copy changes the data: {', '.join(changed)} ({linked})",
+            "what was sent arrives",
+            FAIL,
+            fix,
+        )
     through_host = "" if all(seen["peer_access"] for seen in pairs.values()) else ", through the host"
-    return Finding("GPU links", f"{linked}; {len(pairs)} P2P copies arrive{through_host}, the slowest in {max((seen['seconds'] for seen in pairs.values()), default=0):.3f} s")
+    return Finding(
+        "GPU links",
+        f"{linked}; {len(pairs)} P2P copies arrive{through_host}, the slowest in "
+        f"{max((seen['seconds'] for seen in pairs.values()), default=0):.3f} s",
+    )
 
 
 def _topology() -> str:
     """`nvidia-smi topo -m` in one line: each pair's link."""
     try:
-        found = topology(subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout)
+        found = topology(
+            subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"topology unknown ({type(error).__name__})"
     except HostError:
         return "topology unknown"
-    return ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in found.pairs.items()) or "topology unknown"
+    return (
+        ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in found.pairs.items())
+        or "topology unknown"
+    )
 
 
 def results_folder(folder: Path) -> Finding:
@@ -184,12 +253,21 @@ def results_folder(folder: Path) -> Finding:
     except OSError as error:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)
-        return Finding("results folder", f"{place}: {error.strerror or error}", "a writable folder", FAIL, f"ls -ld {place}, or set SERVING_STUDY_RESULTS")
+        return Finding(
+            "results folder",
+            f"{place}: {error.strerror or error}",
+            "a writable folder",
+            FAIL,
+            f"ls -ld {place}, or set SERVING_STUDY_RESULTS",
+        )
     return Finding("results folder", f"{folder} {'can be written' if place == folder else 'can be made'}")
 
 
 def results_lock(folder: Path) -> Finding:
-    """No run holds the folder. The kernel's table is read, since trying the lock could make a run fail that starts just now."""
+    """No run holds the folder.
+
+    The kernel's table is read, since trying the lock could make a run fail that starts just now.
+    """
     for lock in [folder / ".lock", *folder.glob("*/section-*/.lock")]:
         try:
             inode, pid, held = str(lock.stat().st_ino), lock.read_text().strip(), Path("/proc/locks").read_text()
@@ -197,7 +275,13 @@ def results_lock(folder: Path) -> Finding:
             continue
         for words in map(str.split, held.splitlines()):
             if "FLOCK" in words and words[-3].rsplit(":", 1)[-1] == inode and pid in words:
-                return Finding("results lock", f"another run is writing in {lock.parent} (pid {pid})", "one run at a time", FAIL, "wait for it, or end it, then the same command again")
+                return Finding(
+                    "results lock",
+                    f"another run is writing in {lock.parent} (pid {pid})",
+                    "one run at a time",
+                    FAIL,
+                    "wait for it, or end it, then the same command again",
+                )
     return Finding("results lock", "free")
 
 
@@ -207,14 +291,18 @@ def mirror(url: str) -> Finding:
         return Finding("S3 mirror", "not set")
     wanted = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]+)(?:/(.*?))?/?", url)
     if not wanted:
-        return Finding("S3 mirror", url, "SERVING_STUDY_S3=s3://BUCKET/PREFIX", FAIL, "correct SERVING_STUDY_S3, or unset it")
+        return Finding(
+            "S3 mirror", url, "SERVING_STUDY_S3=s3://BUCKET/PREFIX", FAIL, "correct SERVING_STUDY_S3, or unset it"
+        )
     import boto3
     import botocore.config
     import botocore.exceptions
 
     bucket, key, body = wanted[1], "/".join(filter(None, [wanted[2], f"doctor-{uuid.uuid4().hex}"])), uuid.uuid4().bytes
     try:
-        s3 = boto3.session.Session().client("s3", config=botocore.config.Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 1}))
+        s3 = boto3.session.Session().client(
+            "s3", config=botocore.config.Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 1})
+        )
         s3.put_object(Bucket=bucket, Key=key, Body=body)
         try:
             with s3.get_object(Bucket=bucket, Key=key)["Body"] as stream:
@@ -222,9 +310,21 @@ def mirror(url: str) -> Finding:
         finally:
             s3.delete_object(Bucket=bucket, Key=key)
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ValueError) as error:
-        return Finding("S3 mirror", f"{url}: {error}", "an object that can be put, read and deleted", FAIL, f"aws s3 ls s3://{bucket}; check credentials and region")
+        return Finding(
+            "S3 mirror",
+            f"{url}: {error}",
+            "an object that can be put, read and deleted",
+            FAIL,
+            f"aws s3 ls s3://{bucket}; check credentials and region",
+        )
     if not same:
-        return Finding("S3 mirror", f"{url}: what was put does not come back", "the same bytes", FAIL, "look for what rewrites objects between here and the bucket")
+        return Finding(
+            "S3 mirror",
+            f"{url}: what was put does not come back",
+            "the same bytes",
+            FAIL,
+            "look for what rewrites objects between here and the bucket",
+        )
     return Finding("S3 mirror", f"{url}: put, read back, deleted")
 
 
@@ -232,7 +332,13 @@ def load(host: Host) -> Finding:
     """Other work on a CPU host, which takes time from the server that is measured."""
     average = os.getloadavg()[0]
     if not host.gpus and average > host.cpus:
-        return Finding("other load", f"load average {average:.1f} on {host.cpus} cores", f"at most {host.cpus}", WARN, "measure on a quiet machine: see top, wait, then the same command again")
+        return Finding(
+            "other load",
+            f"load average {average:.1f} on {host.cpus} cores",
+            f"at most {host.cpus}",
+            WARN,
+            "measure on a quiet machine: see top, wait, then the same command again",
+        )
     return Finding("other load", f"load average {average:.1f} on {host.cpus} cores")
 
 
@@ -244,7 +350,13 @@ def earlier_runs() -> Finding:
             if str(servers.WARDEN) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 alive.append(process.pid)
     if alive:
-        return Finding("earlier runs", f"still alive: {', '.join(f'warden pid {pid}' for pid in alive)}", "no server of an earlier run", WARN, f"wait for that run, or kill {' '.join(map(str, alive))}: each ends its server with it")
+        return Finding(
+            "earlier runs",
+            f"still alive: {', '.join(f'warden pid {pid}' for pid in alive)}",
+            "no server of an earlier run",
+            WARN,
+            f"wait for that run, or kill {' '.join(map(str, alive))}: each ends its server with it",
+        )
     return Finding("earlier runs", "none alive")
 
 

@@ -1,7 +1,7 @@
 """A server's Prometheus counters, before and after, and their difference.
 
-Counters run from a server's start, so that the last value mixes all that came before; only a difference belongs to a cell.
-Acceptance has one definition here: accepted / drafted tokens of the cell alone, the bonus token never counted.
+Counters run from a server's start, so that the last value mixes all that came before; only a difference belongs to a
+cell. Acceptance has one definition here: accepted / drafted tokens of the cell alone, the bonus token never counted.
 """
 
 import urllib.error
@@ -63,8 +63,13 @@ def difference(before: Snapshot, after: Snapshot, names: tuple[str, ...] = vllm.
     for name in names:
         start, end = before.total(name), after.total(name)
         result[name] = None if end is None else end - (start or 0)
-    finished, earlier = after.by_label(vllm.REQUESTS, "finished_reason"), before.by_label(vllm.REQUESTS, "finished_reason")
-    result["finished"] = {reason: count - earlier.get(reason, 0) for reason, count in finished.items() if count != earlier.get(reason, 0)}
+    finished, earlier = (
+        after.by_label(vllm.REQUESTS, "finished_reason"),
+        before.by_label(vllm.REQUESTS, "finished_reason"),
+    )
+    result["finished"] = {
+        reason: count - earlier.get(reason, 0) for reason, count in finished.items() if count != earlier.get(reason, 0)
+    }
     for name in vllm.HISTOGRAMS:
         count, total = after.total(f"{name}_count"), after.total(f"{name}_sum")
         if count is not None and total is not None:
@@ -80,7 +85,9 @@ def block_tokens(snapshot: Snapshot) -> int | None:
 
 
 def acceptance(before: Snapshot, after: Snapshot) -> dict:
-    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position; empty without drafts."""
+    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position;
+    empty without drafts.
+    """
     counts = difference(before, after)
     drafts, drafted, accepted = (counts[name] for name in (vllm.DRAFTS, vllm.DRAFTED, vllm.ACCEPTED))
     if not drafts or not drafted or accepted is None:

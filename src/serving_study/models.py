@@ -1,10 +1,10 @@
 """A model as an engine will load it: its folder or hub id, its shape, and whether its weights are real.
 
-Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft),
-`smollm2-135m-instruct-N-heads` (the same model with heads that add nothing), the name of
-a folder under `data/models/` (`smollm2-135m-instruct-draft`, a draft that the book trained), a
-local folder with a `config.json`, or a Hugging Face hub id. A hub id that cannot be reached falls back to random weights of the
-true shape when the shape ships with the book (`data/models/shapes/`); such a model says `weights: random` everywhere.
+Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated
+draft), `smollm2-135m-instruct-N-heads` (the same model with heads that add nothing), the name of a folder under
+`data/models/` (`smollm2-135m-instruct-draft`, a draft that the book trained), a local folder with a `config.json`, or a
+Hugging Face hub id. A hub id that cannot be reached falls back to random weights of the true shape when the shape ships
+with the book (`data/models/shapes/`); such a model says `weights: random` everywhere.
 
     >>> from serving_study import models
     >>> models.resolve("smollm2-135m-instruct").vocab_size         # doctest: +SKIP
@@ -39,7 +39,9 @@ MORE_HEADS = re.compile(rf"({re.escape(embedded.NAME)})-(\d+)-heads")
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready to be served: `source` is what the engine is given, `folder` a local folder with at least config.json."""
+    """A model ready to be served: `source` is what the engine is given, `folder` a local folder with at least
+    config.json.
+    """
 
     name: str
     source: str
@@ -64,14 +66,26 @@ class Model:
     def identity(self) -> dict:
         """What decides a result: name, revision or the digest of the shape, and the kind of weights."""
         shape = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:16]
-        return {"name": self.name, "revision": self.revision, "shape": shape, "weights": self.weights, "weights_digest": _weights_digest(self.folder)}
+        return {
+            "name": self.name,
+            "revision": self.revision,
+            "shape": shape,
+            "weights": self.weights,
+            "weights_digest": _weights_digest(self.folder),
+        }
 
 
-def resolve(name: str, *, environment: Environment | None = None, random_weights: bool = False, say: Callable[[str], None] = print) -> Model:
+def resolve(
+    name: str,
+    *,
+    environment: Environment | None = None,
+    random_weights: bool = False,
+    say: Callable[[str], None] = print,
+) -> Model:
     """Find `name`, fetching or making it where needed.
 
-    Raises ModelError for a folder without config.json, and for a hub id that is neither reachable nor of a shape that ships.
-    """
+    Raises ModelError for a folder without config.json, and for a hub id that is neither reachable nor of a shape that
+    ships."""
     if match := TRUNCATED.fullmatch(name):
         folder = embedded.first_layers(embedded.folder(say), int(match[2]))
         return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
@@ -86,11 +100,21 @@ def resolve(name: str, *, environment: Environment | None = None, random_weights
     path = Path(name).expanduser()
     if path.is_absolute() or name.startswith((".", "~")) or path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelError("no model here", value=name, allowed="a folder with a config.json, a hub id, or " + embedded.NAME, next=f"ls {name}")
+            raise ModelError(
+                "no model here",
+                value=name,
+                allowed="a folder with a config.json, a hub id, or " + embedded.NAME,
+                next=f"ls {name}",
+            )
         has_weights = any(path.glob("*.safetensors")) or any(path.glob("*.bin"))
         return Model(path.name, str(path.resolve()), path.resolve(), weights="real" if has_weights else "random")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ModelError("unknown model", value=name, allowed=f"{embedded.NAME}, {embedded.NAME}-first-N-layers, a folder, or a hub id OWNER/NAME", next="make plan SECTION=3")
+        raise ModelError(
+            "unknown model",
+            value=name,
+            allowed=f"{embedded.NAME}, {embedded.NAME}-first-N-layers, a folder, or a hub id OWNER/NAME",
+            next="make plan SECTION=3",
+        )
     revision = REVISIONS.get(name)
     if not random_weights and environment is not None:
         folder = from_hub(name, revision, environment)
@@ -104,7 +128,12 @@ def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
     shape = SHAPES / name.split("/")[-1].lower()
     if not shape.is_dir():
         known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir() if folder.is_dir()))
-        raise ModelError("this model cannot be fetched, and its shape does not ship with the book", value=name, allowed=f"shapes: {known}", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT), or give a local folder")
+        raise ModelError(
+            "this model cannot be fetched, and its shape does not ship with the book",
+            value=name,
+            allowed=f"shapes: {known}",
+            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT), or give a local folder",
+        )
     out = paths.CACHE / "models" / f"{shape.name}-random"
     out.mkdir(parents=True, exist_ok=True)
     shutil.copy(shape / "config.json", out / "config.json")
@@ -115,7 +144,9 @@ def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
 
 
 def planned(name: str) -> Model | None:
-    """`name` as far as it is known without fetching or making anything, for a plan; None when its shape is not known here."""
+    """`name` as far as it is known without fetching or making anything, for a plan; None when its shape is not known
+    here.
+    """
     match = TRUNCATED.fullmatch(name) or MORE_HEADS.fullmatch(name)
     shape = SHAPES / (match[1] if match else name.split("/")[-1].lower())
     path = Path(name).expanduser()
@@ -125,22 +156,36 @@ def planned(name: str) -> Model | None:
 
 
 def from_hub(name: str, revision: str | None, environment: Environment) -> Path | None:
-    """The snapshot folder of a hub model, downloaded by the engine environment's huggingface_hub; None when out of reach."""
+    """The snapshot folder of a hub model, downloaded by the engine environment's huggingface_hub; None when out of
+    reach.
+    """
     if os.environ.get("HF_HUB_OFFLINE") == "1":
         offline = ", local_files_only=True"
     else:
         offline = ""
-    code = f"from huggingface_hub import snapshot_download; print(snapshot_download({name!r}, revision={revision!r}, allow_patterns=['*.json', '*.safetensors', '*.txt', '*.jinja']{offline}))"
-    run = subprocess.run([environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"})
+    code = (
+        f"from huggingface_hub import snapshot_download; print(snapshot_download({name!r}, "
+        f"revision={revision!r}, allow_patterns=['*.json', '*.safetensors', '*.txt', '*.jinja']{offline}))"
+    )
+    run = subprocess.run(
+        [environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"}
+    )
     if run.returncode == 0:
         return Path(run.stdout.strip().splitlines()[-1])
     if re.search(r"RepositoryNotFound|GatedRepo|401|RevisionNotFound", run.stderr):
-        raise ModelError("the hub does not give this model", value=name, allowed="a public model, or one that your token may read", next="hf auth login, then the same command again")
+        raise ModelError(
+            "the hub does not give this model",
+            value=name,
+            allowed="a public model, or one that your token may read",
+            next="hf auth login, then the same command again",
+        )
     return None
 
 
 def short(model: str) -> str:
-    """A name for arms: `Qwen/Qwen2.5-14B-Instruct` is `14b`, `Qwen1.5-MoE-A2.7B` is `moe-a2.7b`, `smollm2-135m-instruct-12-heads` is `135m-12-heads`."""
+    """A name for arms: `Qwen/Qwen2.5-14B-Instruct` is `14b`, `Qwen1.5-MoE-A2.7B` is `moe-a2.7b`,
+    `smollm2-135m-instruct-12-heads` is `135m-12-heads`.
+    """
     name = model.rstrip("/").rsplit("/", 1)[-1].lower()
     size = re.search(r"(?<![\d.a-z])((?:moe-)?a?\d+(?:\.\d+)?[bm])(?![a-z\d])", name)
     heads = MORE_HEADS.fullmatch(name)
@@ -162,7 +207,9 @@ def check_draft(target: Model, draft: Model, *, heterogeneous: bool) -> None:
 
 
 def _weights_digest(folder: Path) -> str | None:
-    """Digest of names and sizes of the weight files, and of a small file's content: enough to tell two checkpoints apart."""
+    """Digest of names and sizes of the weight files, and of a small file's content: enough to tell two checkpoints
+    apart.
+    """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None

@@ -1,8 +1,9 @@
 """Where an arm asks its engine for something that this version does not have.
 
-vLLM stops at an unknown flag, though only after its imports; it refuses an unknown key of `--speculative-config` later still. LMCache
-ignores an unknown or old key in silence and runs without a cache. So both are compared with what the installed version says that it
-accepts (`probes.engine`), before anything starts. Where it was not asked, only what is known to be gone is found.
+vLLM stops at an unknown flag, though only after its imports; it refuses an unknown key of `--speculative-config` later
+still. LMCache ignores an unknown or old key in silence and runs without a cache. So both are compared with what the
+installed version says that it accepts (`probes.engine`), before anything starts. Where it was not asked, only what is
+known to be gone is found.
 
     >>> from serving_study import options
     >>> [problem.found for problem in options.problems(arm, accepted)]                    # doctest: +SKIP
@@ -27,12 +28,21 @@ REMOVED = {
 RENAMED_CONNECTORS = {"SharedStorageConnector": "ExampleConnector"}
 OLD_LMCACHE = {"local_device": "local_cpu", "max_local_cache_size": "max_local_cpu_size"}
 # Flags of the LMCache server: what it was before, or what LMCache inside the engine has for it.
-OLD_SERVER = {"cpu_buffer_size": "l1_size_gb", "max_local_cpu_size": "l1_size_gb", "local_disk": "l2_adapter", "max_local_disk_size": "l2_adapter", "cache_policy": "eviction_policy"}
+OLD_SERVER = {
+    "cpu_buffer_size": "l1_size_gb",
+    "max_local_cpu_size": "l1_size_gb",
+    "local_disk": "l2_adapter",
+    "max_local_disk_size": "l2_adapter",
+    "cache_policy": "eviction_policy",
+}
 # What LMCache's documentation lists; the installed version's own list is used where it was asked.
 LMCACHE = (
-    "chunk_size local_cpu max_local_cpu_size local_disk max_local_disk_size remote_url remote_serde cache_policy use_layerwise save_decode_cache "
-    "save_unfull_chunk pre_caching_hash_algorithm enable_blending enable_p2p enable_controller lmcache_instance_id enable_pd pd_role pd_buffer_size "
-    "pd_buffer_device transfer_channel gds_path extra_config numa_mode enable_async_loading blocking_timeout_secs lookup_timeout_ms min_retrieve_tokens"
+    "chunk_size local_cpu max_local_cpu_size local_disk max_local_disk_size remote_url remote_serde "
+    "cache_policy use_layerwise save_decode_cache "
+    "save_unfull_chunk pre_caching_hash_algorithm enable_blending enable_p2p enable_controller "
+    "lmcache_instance_id enable_pd pd_role pd_buffer_size "
+    "pd_buffer_device transfer_channel gds_path extra_config numa_mode enable_async_loading "
+    "blocking_timeout_secs lookup_timeout_ms min_retrieve_tokens"
 ).split()
 # Read by vLLM's LMCache connectors themselves, without the prefix `lmcache.`.
 OF_CONNECTOR = ("use_native", "use_layerwise", "discard_partial_chunks", "skip_last_n_tokens", "lmcache_rpc_port")
@@ -42,7 +52,10 @@ OF_PROGRAM = ("config_file", "use_experimental", "log_level", "track_usage", "de
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked for and does not exist, and what does. `ignored` is whether the engine would say nothing and go on."""
+    """What is asked for and does not exist, and what does.
+
+    `ignored` is whether the engine would say nothing and go on.
+    """
 
     found: str
     wanted: str
@@ -51,7 +64,9 @@ class Problem:
 
 
 def problems(arm: Arm, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
-    """Everything in a vLLM arm's options, speculative configuration, KV transfer and environment that `accepted` does not have."""
+    """Everything in a vLLM arm's options, speculative configuration, KV transfer and environment that `accepted` does
+    not have.
+    """
     if arm.engine != "vllm":
         return []
     accepted, found = accepted or {}, []
@@ -60,11 +75,23 @@ def problems(arm: Arm, accepted: Mapping | None, versions: Mapping | None = None
         flag = "--" + name.replace("_", "-")
         flag = "--no-" + flag[2:] if value is False else flag
         if value is not None and (name in REMOVED if flags is None else flag not in flags):
-            found.append(Problem(f"option {name}", REMOVED.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags])))
-    found += _unknown("speculative key", (key.replace("-", "_") for key in arm.speculative or {}), accepted.get("speculative"))
+            found.append(
+                Problem(
+                    f"option {name}", REMOVED.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags])
+                )
+            )
+    found += _unknown(
+        "speculative key", (key.replace("-", "_") for key in arm.speculative or {}), accepted.get("speculative")
+    )
     found += _sidecar(arm, accepted)
     found += _kv_transfer(arm.options.get("kv_transfer_config"), accepted, versions or {})
-    found += _unknown("variable", (name for name in arm.environment if name.startswith("VLLM_")), accepted.get("variables"), ignored=True, doubtful=True)
+    found += _unknown(
+        "variable",
+        (name for name in arm.environment if name.startswith("VLLM_")),
+        accepted.get("variables"),
+        ignored=True,
+        doubtful=True,
+    )
     return found + variables(arm.environment, accepted)
 
 
@@ -73,7 +100,12 @@ def _sidecar(arm: Arm, accepted: Mapping) -> list[Problem]:
     flags, found = accepted.get("lmcache_server"), []
     for name in arm.sidecar.options if arm.sidecar else ():
         if name in OLD_SERVER if flags is None else "--" + name.replace("_", "-") not in flags:
-            found.append(Problem(f"option {name} of the {arm.sidecar.kind} server", OLD_SERVER.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags])))
+            found.append(
+                Problem(
+                    f"option {name} of the {arm.sidecar.kind} server",
+                    OLD_SERVER.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags]),
+                )
+            )
     return found
 
 
@@ -105,13 +137,21 @@ def _file(file: Path, known: Iterable[str] | None) -> list[Problem]:
         return [Problem(f"LMCACHE_CONFIG_FILE {file} ({str(error).splitlines()[0]})", "a YAML file that can be read")]
     if not isinstance(content, dict | None):
         return [Problem(f"LMCACHE_CONFIG_FILE {file} ({type(content).__name__})", "a YAML mapping")]
-    return [_lmcache(str(key), known, f"key of {file.name}: ") for key in content or {} if str(key) not in (known or LMCACHE)]
+    return [
+        _lmcache(str(key), known, f"key of {file.name}: ")
+        for key in content or {}
+        if str(key) not in (known or LMCACHE)
+    ]
 
 
 def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:
     config = _mapping(given)
     if config is None:
-        return [Problem(f"kv_transfer_config {given!r}", "a mapping, {'kv_connector': …, 'kv_role': …}")] if given is not None else []
+        return (
+            [Problem(f"kv_transfer_config {given!r}", "a mapping, {'kv_connector': …, 'kv_role': …}")]
+            if given is not None
+            else []
+        )
     found = _unknown("kv_transfer_config key", config, accepted.get("kv_transfer"))
     connector, connectors = config.get("kv_connector"), accepted.get("connectors")
     if connector in RENAMED_CONNECTORS and connector not in (connectors or ()):
@@ -130,7 +170,12 @@ def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:
     known = accepted.get("lmcache")
     for key in extra:
         inner = key.removeprefix("lmcache.")
-        if inner == key and key in OF_CONNECTOR or inner != key and (inner in (known or LMCACHE) or inner.startswith("mp.")):
+        if (
+            inner == key
+            and key in OF_CONNECTOR
+            or inner != key
+            and (inner in (known or LMCACHE) or inner.startswith("mp."))
+        ):
             continue
         found.append(_lmcache(inner, known, "kv_connector_extra_config key ", key))
     return found
@@ -139,11 +184,17 @@ def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:
 def _lmcache(key: str, known: Iterable[str] | None, place: str, written: str | None = None) -> Problem:
     prefix = "" if written is None else "lmcache."
     name = OLD_LMCACHE.get(key) or (key if key in (known or LMCACHE) else None)
-    return Problem(f"{place}{written or key}", f"{prefix}{name}" if name else _near(key, known or LMCACHE, prefix), ignored=True)
+    return Problem(
+        f"{place}{written or key}", f"{prefix}{name}" if name else _near(key, known or LMCACHE, prefix), ignored=True
+    )
 
 
 def _unknown(kind: str, names: Iterable[str], known: Iterable[str] | None, **about) -> list[Problem]:
-    return [Problem(f"{kind} {name}", _near(name, known), **about) for name in names if name not in known] if known is not None else []
+    return (
+        [Problem(f"{kind} {name}", _near(name, known), **about) for name in names if name not in known]
+        if known is not None
+        else []
+    )
 
 
 def _near(name: str, known: Iterable[str], prefix: str = "") -> str:

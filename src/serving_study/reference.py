@@ -1,15 +1,16 @@
-"""The reference study's published figures, read from `data/reference/section-N.csv`, and the verdict of one study against another.
+"""The reference study's published figures, read from `data/reference/section-N.csv`, and the verdict of one study
+against another.
 
-A verdict is *reproduces* (the intervals overlap, or the figures lie within the tolerance), *differs* (by how much, which way), or *not
-comparable*, with what differs: absolute figures are compared between equal machines, models, weights, data sets, versions and loads
-alone, ratios between arms also across machines and versions.
+A verdict is *reproduces* (the intervals overlap, or the figures lie within the tolerance), *differs* (by how much,
+which way), or *not comparable*, with what differs: absolute figures are compared between equal machines, models,
+weights, data sets, versions and loads alone, ratios between arms also across machines and versions.
 
 One long table: a row is one figure, its key everything but the value. What can mislead: the figures are the study's own
 roundings, so a multiple recomputed from them can differ from a printed one in its last digit; the hosts `arithmetic`,
-`model-card` and `several` were not measured on one machine; and `data/reference/README.md` lists where the study's prose
-disagrees with its tables. Percentages and multiples are never stored: they are recomputed.
+`model-card` and `several` were not measured on one machine; and `data/reference/README.md` lists where the study's
+prose disagrees with its tables. Percentages and multiples are never stored: they are recomputed.
 
-    python -c "from serving_study import reference as r; print(r.multiples(r.load(3), 'total_token_throughput', 'baseline'))"
+    >>> reference.multiples(reference.load(3), "total_token_throughput", "baseline")         # doctest: +SKIP
 """
 
 import csv
@@ -54,12 +55,20 @@ TEXTUAL = frozenset({"start_outcome"})
 def load(section: int | None = None, *, folder: Path = FOLDER) -> pandas.DataFrame:
     """The figures of one section, or of all, in file order.
 
-    Columns: `section`, `host`, `model`, `arm`, `concurrency` and `request` (integers or missing), `metric`, `value` (a float;
-    missing for a textual metric) and `text` (`start_outcome`: `ok` or `failed: REASON`; otherwise missing).
-    """
-    files = {int(match[1]): path for path in Path(folder).glob("section-*.csv") if (match := re.fullmatch(r"section-(\d+)", path.stem))}
+    Columns: `section`, `host`, `model`, `arm`, `concurrency` and `request` (integers or missing), `metric`, `value` (a
+    float; missing for a textual metric) and `text` (`start_outcome`: `ok` or `failed: REASON`; otherwise missing)."""
+    files = {
+        int(match[1]): path
+        for path in Path(folder).glob("section-*.csv")
+        if (match := re.fullmatch(r"section-(\d+)", path.stem))
+    }
     if not files:
-        raise StoreError("no reference figures", value=folder, allowed="a folder with section-N.csv", next="git status data/reference")
+        raise StoreError(
+            "no reference figures",
+            value=folder,
+            allowed="a folder with section-N.csv",
+            next="git status data/reference",
+        )
     if section is not None and section not in files:
         known = ", ".join(map(str, sorted(files)))
         raise ParameterError("no reference figures for section", value=section, allowed=known, next=f"ls {folder}")
@@ -70,14 +79,17 @@ def load(section: int | None = None, *, folder: Path = FOLDER) -> pandas.DataFra
 
 
 def multiples(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataFrame:
-    """Each arm's `metric` as a multiple of the arm `baseline` on the same host, model and concurrency, in a column `multiple`.
+    """Each arm's `metric` as a multiple of the arm `baseline` on the same host, model and concurrency, in a column
+    `multiple`.
 
     Rows for which the baseline has no figure (another model, another concurrency) are left out.
     """
     rows = frame[frame["metric"] == metric]
     arms = list(rows["arm"].unique())
     if metric not in NUMERIC or not arms:
-        raise ParameterError("no figures of metric", value=metric, allowed=", ".join(sorted(NUMERIC & set(frame["metric"]))))
+        raise ParameterError(
+            "no figures of metric", value=metric, allowed=", ".join(sorted(NUMERIC & set(frame["metric"])))
+        )
     if baseline not in arms:
         raise ParameterError(f"no arm to compare {metric} with", value=baseline, allowed=", ".join(arms))
     same = ["section", "host", "model", "concurrency", "request"]
@@ -90,8 +102,8 @@ def multiples(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.Dat
 class Study:
     """One side of a verdict: a host's cells, those of one of its runs, or the reference study's figures.
 
-    `frame` has `arm`, `concurrency`, `repeat`, `certificate`, the metrics, and `facts`: what the cell was measured on, by name.
-    """
+    `frame` has `arm`, `concurrency`, `repeat`, `certificate`, the metrics, and `facts`: what the cell was measured on,
+    by name."""
 
     name: str
     frame: pandas.DataFrame
@@ -105,8 +117,18 @@ def study(name: str, section: int, root: Path | None = None) -> Study:
     known = store.Store(host, section, root)
     runs = {run.name: run for run in known.runs()}
     if not runs or part and part not in runs:
-        raise ParameterError("no results of that name", value=name, allowed=", ".join(_names(section, root)), next=f"make run SECTION={section}")
-    return of_files(name, [file for file in known.cell_files() if file.is_relative_to(runs[part].folder)] if part else list(known.newest()["file"]))
+        raise ParameterError(
+            "no results of that name",
+            value=name,
+            allowed=", ".join(_names(section, root)),
+            next=f"make run SECTION={section}",
+        )
+    return of_files(
+        name,
+        [file for file in known.cell_files() if file.is_relative_to(runs[part].folder)]
+        if part
+        else list(known.newest()["file"]),
+    )
 
 
 def of_files(name: str, files: list[Path]) -> Study:
@@ -120,7 +142,11 @@ def earlier(host: str, section: int, current: set[Path], root: Path | None = Non
     """Each stored run of a host that is not part of the `current` cells."""
     found = []
     for run in store.Store(host, section, root).runs():
-        files = [file for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
+        files = [
+            file
+            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
+            if not file.name.endswith(".requests.json")
+        ]
         if files and not current & set(files):
             found.append(of_files(f"{host}/{run.name}", files))
     return found
@@ -141,14 +167,17 @@ def _facts(cell: dict, run: dict) -> dict:
     gpus = ", ".join(gpu["name"] for gpu in host["gpus"])
     drafted = cell["technique"] == "draft"
     return {
-        "machine": f"{len(host['gpus'])} × {host['gpus'][0]['name']}" if gpus else f"{host['cpu_model']}, {host['cpus']} cores",
+        "machine": f"{len(host['gpus'])} × {host['gpus'][0]['name']}"
+        if gpus
+        else f"{host['cpu_model']}, {host['cpus']} cores",
         "model": shape_name(cell.get("model") or parameters["model"]),
         "draft": shape_name(parameters["draft_model"]) if drafted else None,
         "weights": cell["labels"]["weights"],
         "acceptance": cell["labels"]["acceptance"],
         "data set": f"{run['dataset']['name']} {run['dataset']['sha256'][:12]}",
         "load": _load(asked["prompts"], asked["output_tokens"], asked["temperature"]),
-        "version": run["provenance"]["environment"]["vllm"] + (" modified" if run["provenance"]["environment"].get("modified") else ""),
+        "version": run["provenance"]["environment"]["vllm"]
+        + (" modified" if run["provenance"]["environment"].get("modified") else ""),
     }
 
 
@@ -157,35 +186,60 @@ def shape_name(model: str) -> str:
 
 
 def _load(prompts: int, output_tokens: int | None, temperature: float | None) -> str:
-    return f"{prompts} prompts, {output_tokens or 'the data set’s'} output tokens, temperature {'default' if temperature is None else temperature}"
+    return (
+        f"{prompts} prompts, {output_tokens or 'the data set’s'} output tokens, temperature "
+        f"{'default' if temperature is None else temperature}"
+    )
 
 
 def _reference_study(name: str, host: str, section: int) -> Study:
     figures = load(section)
     hosts = list(figures["host"].unique())
     if host not in hosts:
-        raise ParameterError("the reference study has no such host in this section", value=name, allowed=", ".join(f"reference/{host}" for host in hosts))
+        raise ParameterError(
+            "the reference study has no such host in this section",
+            value=name,
+            allowed=", ".join(f"reference/{host}" for host in hosts),
+        )
     figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]
     if figures.empty:
-        raise ParameterError("the reference study has no figures by concurrency of this host in this section", value=f"{name}, section {section}", allowed="a host with latencies or throughputs", next=f"grep {host} data/reference/section-{section}.csv")
-    frame = figures.pivot_table(index=["arm", "model", "concurrency"], columns="metric", values="value", sort=False).reset_index().astype({"concurrency": int})
+        raise ParameterError(
+            "the reference study has no figures by concurrency of this host in this section",
+            value=f"{name}, section {section}",
+            allowed="a host with latencies or throughputs",
+            next=f"grep {host} data/reference/section-{section}.csv",
+        )
+    frame = (
+        figures.pivot_table(index=["arm", "model", "concurrency"], columns="metric", values="value", sort=False)
+        .reset_index()
+        .astype({"concurrency": int})
+    )
     machine = {"l4x1": "1 × NVIDIA L4", "l4x4": "4 × NVIDIA L4", "a10gx4": "4 × NVIDIA A10G"}.get(host, host)
-    stated = lambda row: STATED | {  # noqa: E731
-        "machine": machine,
-        "model": row.model,
-        "draft": DRAFT if row.arm.startswith("draft") else None,
-        "acceptance": "measured" if "-k" in row.arm else None,
-        "load": _load(LOADS[section][row.concurrency], None, None),
-    }
+
+    def stated(row) -> dict:
+        return STATED | {
+            "machine": machine,
+            "model": row.model,
+            "draft": DRAFT if row.arm.startswith("draft") else None,
+            "acceptance": "measured" if "-k" in row.arm else None,
+            "load": _load(LOADS[section][row.concurrency], None, None),
+        }
+
     return Study(name, frame.assign(repeat=0, certificate="unknown", facts=[stated(row) for row in frame.itertuples()]))
 
 
-def verdicts(a: Study, b: Study, *, metrics: tuple[str, ...] = VERDICT_METRICS, tolerance: float = TOLERANCE, baseline: str = "baseline") -> pandas.DataFrame:
+def verdicts(
+    a: Study,
+    b: Study,
+    *,
+    metrics: tuple[str, ...] = VERDICT_METRICS,
+    tolerance: float = TOLERANCE,
+    baseline: str = "baseline",
+) -> pandas.DataFrame:
     """Every figure that both have, absolute and as a ratio to `baseline`.
 
-    Columns: `kind` (absolute, ratio), `metric`, `arm`, `concurrency`, `a`, `b`, `change` (a / b - 1), `verdict`, `why`. Cells whose certificate
-    failed take no part.
-    """
+    Columns: `kind` (absolute, ratio), `metric`, `arm`, `concurrency`, `a`, `b`, `change` (a / b - 1), `verdict`, `why`.
+    Cells whose certificate failed take no part."""
     rows = []
     for metric in metrics:
         if metric not in a.frame or metric not in b.frame:
@@ -193,11 +247,24 @@ def verdicts(a: Study, b: Study, *, metrics: tuple[str, ...] = VERDICT_METRICS, 
         sides = [_side(study, metric, baseline) for study in (a, b)]
         for arm, concurrency in [key for key in sides[0] if key in sides[1]]:
             ours, theirs = sides[0][arm, concurrency], sides[1][arm, concurrency]
-            rows.append({"kind": "absolute", "metric": metric, "arm": arm, "concurrency": concurrency} | _verdict(ours["absolute"], theirs["absolute"], _unequal(ours["facts"], theirs["facts"], OF_ABSOLUTES), tolerance))
+            rows.append(
+                {"kind": "absolute", "metric": metric, "arm": arm, "concurrency": concurrency}
+                | _verdict(
+                    ours["absolute"],
+                    theirs["absolute"],
+                    _unequal(ours["facts"], theirs["facts"], OF_ABSOLUTES),
+                    tolerance,
+                )
+            )
             if arm != baseline and ours["ratio"] and theirs["ratio"] and metric != "acceptance_rate":
                 unequal = _unequal(ours["facts"], theirs["facts"], OF_RATIOS)
-                rows.append({"kind": "ratio", "metric": metric, "arm": arm, "concurrency": concurrency} | _verdict(ours["ratio"], theirs["ratio"], unequal, tolerance))
-    return pandas.DataFrame(rows, columns=["kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why"])
+                rows.append(
+                    {"kind": "ratio", "metric": metric, "arm": arm, "concurrency": concurrency}
+                    | _verdict(ours["ratio"], theirs["ratio"], unequal, tolerance)
+                )
+    return pandas.DataFrame(
+        rows, columns=["kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why"]
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -209,14 +276,22 @@ def _side(study: Study, metric: str, baseline: str) -> dict:
         return {}
     floors = comparisons.floor(frame, metric, baseline)
     has_base = baseline in set(frame["arm"])
-    ratios = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"]) if has_base else pandas.DataFrame()
+    ratios = (
+        comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
+        if has_base
+        else pandas.DataFrame()
+    )
     found = {}
     for (arm, concurrency), cells in usable.groupby(["arm", "concurrency"], sort=False):
         ratio = None
         if (arm, concurrency) in ratios.index:
             row = ratios.loc[(arm, concurrency)]
             ratio = tuple(row[name] if not math.isnan(row[name]) else row["ratio"] for name in ("ratio", "low", "high"))
-        found[arm, int(concurrency)] = {"facts": cells["facts"].iloc[0], "absolute": _interval(cells[metric].to_numpy(float), floors.get(int(concurrency), 0.0)), "ratio": ratio}
+        found[arm, int(concurrency)] = {
+            "facts": cells["facts"].iloc[0],
+            "absolute": _interval(cells[metric].to_numpy(float), floors.get(int(concurrency), 0.0)),
+            "ratio": ratio,
+        }
     return found
 
 
@@ -242,7 +317,10 @@ def _verdict(ours: tuple, theirs: tuple, unequal: str, tolerance: float) -> dict
         return row | {"verdict": REPRODUCES, "why": f"the intervals overlap (the wider is ±{width:.0%})"}
     if abs(change) <= tolerance:
         return row | {"verdict": REPRODUCES, "why": f"within {tolerance:.0%}"}
-    return row | {"verdict": DIFFERS, "why": f"{abs(change):.1%} {'higher' if change > 0 else 'lower'}, outside both intervals"}
+    return row | {
+        "verdict": DIFFERS,
+        "why": f"{abs(change):.1%} {'higher' if change > 0 else 'lower'}, outside both intervals",
+    }
 
 
 def _names(section: int, root: Path | None) -> list[str]:
@@ -254,19 +332,32 @@ def _names(section: int, root: Path | None) -> list[str]:
 def explained(section: int, host: str, baseline: str = "baseline") -> pandas.DataFrame:
     """How much of each total-throughput ratio of the reference study its TPOT explains.
 
-    Per-request records do not exist there; its medians allow `share` = ln(TPOT of baseline / TPOT) / ln(throughput ratio), missing where the
-    ratio is within 2 % of 1. What is left is occupancy, work mix, or prefill.
-    """
+    Per-request records do not exist there; its medians allow `share` = ln(TPOT of baseline / TPOT) / ln(throughput
+    ratio), missing where the ratio is within 2 % of 1. What is left is occupancy, work mix, or prefill."""
     figures = load(section)
-    wide = figures[(figures["host"] == host) & figures["concurrency"].notna()].pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False)
+    wide = figures[(figures["host"] == host) & figures["concurrency"].notna()].pivot_table(
+        index=["arm", "concurrency"], columns="metric", values="value", sort=False
+    )
     rows = []
     for (arm, concurrency), row in wide.iterrows():
         if arm == baseline or (baseline, concurrency) not in wide.index:
             continue
         base = wide.loc[(baseline, concurrency)]
-        ratio, pace = row["total_token_throughput"] / base["total_token_throughput"], base["median_tpot_ms"] / row["median_tpot_ms"]
+        ratio, pace = (
+            row["total_token_throughput"] / base["total_token_throughput"],
+            base["median_tpot_ms"] / row["median_tpot_ms"],
+        )
         share = math.log(pace) / math.log(ratio) if abs(ratio - 1) > 0.02 else math.nan
-        rows.append({"arm": arm, "concurrency": int(concurrency), "ratio": ratio, "latency": pace, "rest": ratio / pace, "share": share})
+        rows.append(
+            {
+                "arm": arm,
+                "concurrency": int(concurrency),
+                "ratio": ratio,
+                "latency": pace,
+                "rest": ratio / pace,
+                "share": share,
+            }
+        )
     return pandas.DataFrame(rows, columns=["arm", "concurrency", "ratio", "latency", "rest", "share"])
 
 
@@ -307,8 +398,14 @@ def _rows(path: Path, section: int) -> list[tuple]:
                     rows.append((*key, math.nan, value))
                 elif metric not in NUMERIC:
                     raise malformed(line, "unknown metric", metric, ", ".join(sorted(NUMERIC | TEXTUAL)))
-                elif not re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) or (metric == "acceptance_rate" and float(value) > 1):
-                    allowed = "a fraction from 0 to 1" if metric == "acceptance_rate" else "digits with at most one decimal point"
+                elif not re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) or (
+                    metric == "acceptance_rate" and float(value) > 1
+                ):
+                    allowed = (
+                        "a fraction from 0 to 1"
+                        if metric == "acceptance_rate"
+                        else "digits with at most one decimal point"
+                    )
                     raise malformed(line, f"unusable {metric}", value or "(empty)", allowed)
                 else:
                     rows.append((*key, float(value), None))

@@ -1,8 +1,7 @@
 """The book's sections that measure: their notebooks, their parameters, and the plan that parameters and host come to.
 
-A notebook's `parameters` cell and `serving-study run SECTION --dry-run` both end in `plan`, so that what is printed beforehand
-is what runs.
-"""
+A notebook's `parameters` cell and `serving-study run SECTION --dry-run` both end in `plan`, so that what is printed
+beforehand is what runs."""
 
 import ast
 import types
@@ -20,7 +19,8 @@ from .sweeps import Plan
 
 @dataclass(frozen=True)
 class Section:
-    """A section with a notebook. `measures` is whether its cells are known beforehand; of one where they are not, `takes` is how long it runs.
+    """A section with a notebook. `measures` is whether its cells are known beforehand; of one where they are not,
+    `takes` is how long it runs.
 
     A second notebook of a section has an address after its subject (`7-sizes`) in place of the number.
     """
@@ -39,14 +39,25 @@ class Section:
 SECTIONS = {
     2: Section(2, "02-how-speculation-works", "How speculation works", measures=False),
     3: Section(3, "03-speculative-decoding", "Speculative decoding"),
-    4: Section(4, "04-train-a-draft", "Training a draft", measures=False, takes="about half an hour: writing and training, then its servers; what stands already is not made again"),
+    4: Section(
+        4,
+        "04-train-a-draft",
+        "Training a draft",
+        measures=False,
+        takes="about half an hour: writing and training, then its servers; what stands already is not made again",
+    ),
     5: Section(5, "05-parallelism", "Splitting a model over GPUs"),
     7: Section(7, "07-kv-cache", "KV cache: reuse and tiers"),
     "7-sizes": Section("7-sizes", "07-kv-cache-sizes", "KV cache sizes", measures=False, takes="about ten seconds"),
     "7-hybrid": Section("7-hybrid", "07-kv-cache-hybrid", "KV cache of hybrid models"),
     10: Section(10, "10-choosing", "Choosing a technique", measures=False, takes="some seconds"),
 }
-PLANS = {3: (speculation.Speculation, speculation.plan), 5: (parallelism.Parallelism, parallelism.plan), 7: (kv_cache.KvCache, kv_cache.plan), "7-hybrid": (hybrid.Hybrid, hybrid.plan)}
+PLANS = {
+    3: (speculation.Speculation, speculation.plan),
+    5: (parallelism.Parallelism, parallelism.plan),
+    7: (kv_cache.KvCache, kv_cache.plan),
+    "7-hybrid": (hybrid.Hybrid, hybrid.plan),
+}
 PARAMETERS = {number: kind for number, (kind, _) in PLANS.items()}
 HEADERS = PARAMETERS | {4: distillation.Distillation, "7-sizes": cache_sizes.CacheSizes, 10: choosing.Choosing}
 
@@ -55,14 +66,21 @@ def address(text: str) -> int | str:
     """`3`, or `7-sizes` as it is: what the other functions take. Raises ParameterError listing the sections."""
     found = next((key for key in SECTIONS if str(key) == text), int(text) if text.isdigit() else None)
     if found is None:
-        raise ParameterError("no such section", value=text, allowed=", ".join(map(str, SECTIONS)), next="serving-study sections")
+        raise ParameterError(
+            "no such section", value=text, allowed=", ".join(map(str, SECTIONS)), next="serving-study sections"
+        )
     return found
 
 
 def get(number: int | str) -> Section:
     """The section `number`. Raises ParameterError listing those that have a notebook."""
     if number not in SECTIONS:
-        raise ParameterError("no notebook for section", value=number, allowed=", ".join(f"{section.number} ({section.title})" for section in SECTIONS.values()), next="make help")
+        raise ParameterError(
+            "no notebook for section",
+            value=number,
+            allowed=", ".join(f"{section.number} ({section.title})" for section in SECTIONS.values()),
+            next="make help",
+        )
     return SECTIONS[number]
 
 
@@ -75,7 +93,11 @@ def header(section: Section) -> dict[str, Any]:
         try:
             values[name] = ast.literal_eval(about["default"])
         except (ValueError, SyntaxError):
-            raise ParameterError(f"the parameters cell of {section.notebook.name} may hold literals only", value=f"{name} = {about['default']}", next=f"edit {section.notebook}") from None
+            raise ParameterError(
+                f"the parameters cell of {section.notebook.name} may hold literals only",
+                value=f"{name} = {about['default']}",
+                next=f"edit {section.notebook}",
+            ) from None
     return values
 
 
@@ -84,7 +106,12 @@ def parameters(section: Section, given: dict[str, Any]) -> dict[str, Any]:
     values = header(section)
     unknown = [name for name in given if name not in values]
     if unknown:
-        raise ParameterError("unknown parameter", value=", ".join(unknown), allowed=", ".join(values), next=f"make plan SECTION={section.number}")
+        raise ParameterError(
+            "unknown parameter",
+            value=", ".join(unknown),
+            allowed=", ".join(values),
+            next=f"make plan SECTION={section.number}",
+        )
     values |= given
     if section.number in HEADERS:
         check(HEADERS[section.number], values)
@@ -98,7 +125,12 @@ def check(kind: type, values: dict[str, Any]) -> None:
         if name not in wanted:
             raise ParameterError("unknown parameter", value=name, allowed=", ".join(wanted))
         if not _fits(value, wanted[name]):
-            raise ParameterError(f"parameter {name} has the wrong type", value=f"{value!r} ({type(value).__name__})", allowed=str(wanted[name]).replace("<class '", "").replace("'>", ""), next=f"-p {name} VALUE, or -y '{{{name}: …}}' for lists")
+            raise ParameterError(
+                f"parameter {name} has the wrong type",
+                value=f"{value!r} ({type(value).__name__})",
+                allowed=str(wanted[name]).replace("<class '", "").replace("'>", ""),
+                next=f"-p {name} VALUE, or -y '{{{name}: …}}' for lists",
+            )
 
 
 def _fits(value, kind) -> bool:
@@ -108,7 +140,10 @@ def _fits(value, kind) -> bool:
     if origin is list:
         return isinstance(value, list | tuple) and all(_fits(item, typing.get_args(kind)[0]) for item in value)
     if origin is dict:
-        return isinstance(value, dict) and all(_fits(key, typing.get_args(kind)[0]) and _fits(item, typing.get_args(kind)[1]) for key, item in value.items())
+        return isinstance(value, dict) and all(
+            _fits(key, typing.get_args(kind)[0]) and _fits(item, typing.get_args(kind)[1])
+            for key, item in value.items()
+        )
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:

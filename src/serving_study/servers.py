@@ -1,8 +1,8 @@
 """The life of an arm's server: preflight, start, ready, stop, memory given back.
 
-Ready means that one real request came back with tokens from the model that was asked for, through a port that our own process
-group holds; a health page answers long before that, and another job's server may answer in our place. A server is started under
-a warden (`warden.py`), so that nothing of it outlives the harness.
+Ready means that one real request came back with tokens from the model that was asked for, through a port that our own
+process group holds; a health page answers long before that, and another job's server may answer in our place. A server
+is started under a warden (`warden.py`), so that nothing of it outlives the harness.
 
     with servers.serve(arm, host, environment, folder) as server:
         requests to server.url
@@ -41,12 +41,17 @@ PROBE_TOKENS = 24
 UNSAID = "the log does not say why"
 SCRATCH_GIB = 2.0  # of disk, for an arm that writes there
 WORKER_GIB = 0.7  # of each further process that computes
-PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6  # three processes of a server: with a model of a few hundred million parameters, and before it
+PROCESSES_GIB, IMPORTED_GIB = (
+    2.2,
+    1.6,
+)  # three processes of a server: with a model of a few hundred million parameters, and before it
 
 
 @dataclass
 class Server:
-    """A running server: where it answers, its process group, the figures of its start, and what the server beside it said of itself."""
+    """A running server: where it answers, its process group, the figures of its start, and what the server beside it
+    said of itself.
+    """
 
     arm: Arm
     url: str
@@ -93,8 +98,8 @@ class Server:
     def unbind(self) -> None:
         """Let those of its processes that are bound to one core use every core, until `bind_again`.
 
-        vLLM's CPU worker is bound to its first core before it imports anything; two of them would import on the same one.
-        """
+        vLLM's CPU worker is bound to its first core before it imports anything; two of them would import on the same
+        one."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -114,7 +119,9 @@ class Server:
             os.killpg(self.pid, number)
 
     def owns_port(self) -> bool | None:
-        """Whether the listeners on our ports, those of the server beside it included, belong to our process group; None when the system does not say."""
+        """Whether the listeners on our ports, those of the server beside it included, belong to our process group; None
+        when the system does not say.
+        """
         owners = [_owner_group(port, self.pid) for port in self.ports()]
         return False if False in owners else None if None in owners else True
 
@@ -142,7 +149,12 @@ def check_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError:
             holder = _holder(port)
-            raise HostError("the port is busy", value=f"{port}{f', held by {holder}' if holder else ''}", allowed="a free port, or port = 0 for any", next=f"ss -ltnp 'sport = :{port}'") from None
+            raise HostError(
+                "the port is busy",
+                value=f"{port}{f', held by {holder}' if holder else ''}",
+                allowed="a free port, or port = 0 for any",
+                next=f"ss -ltnp 'sport = :{port}'",
+            ) from None
 
 
 def check_memory(arm: Arm, host: Host) -> None:
@@ -152,15 +164,26 @@ def check_memory(arm: Arm, host: Host) -> None:
         for gpu in hosts.detect().gpus[: max(arm.gpus, 1)]:
             wanted = share * gpu.memory_gib
             if gpu.free_gib < wanted:
-                raise HostError(f"too little free memory on GPU {gpu.index}", value=f"{gpu.free_gib:.2f} of {gpu.memory_gib:.2f} GiB free, {wanted:.2f} wanted; holders: {_gpu_holders(gpu.index)}", allowed=f"gpu_memory_utilization below {gpu.free_gib / gpu.memory_gib:.2f}", next="nvidia-smi")
+                raise HostError(
+                    f"too little free memory on GPU {gpu.index}",
+                    value=f"{gpu.free_gib:.2f} of {gpu.memory_gib:.2f} GiB free, {wanted:.2f} wanted; "
+                    f"holders: {_gpu_holders(gpu.index)}",
+                    allowed=f"gpu_memory_utilization below {gpu.free_gib / gpu.memory_gib:.2f}",
+                    next="nvidia-smi",
+                )
         return
     wanted, free = cpu_memory_gib(arm), psutil.virtual_memory().available / hosts.GIB
     if free < wanted:
-        raise HostError("too little free memory", value=f"{free:.1f} GiB free, about {wanted:.1f} wanted", allowed="a smaller kv_cache_gib or model", next="free -h")
+        raise HostError(
+            "too little free memory",
+            value=f"{free:.1f} GiB free, about {wanted:.1f} wanted",
+            allowed="a smaller kv_cache_gib or model",
+            next="free -h",
+        )
 
 
 def cpu_memory_gib(arm: Arm) -> float:
-    """About what the arm's server takes of a CPU host's memory, GiB: weights as float32, the KV cache, three processes."""
+    """What the arm's server takes of a CPU host's memory, about, GiB: float32 weights, KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
     copies, ranks = arm.copies * 2 * weights, arm.ranks * float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
     beside = arm.sidecar.memory_gib if arm.sidecar else 0.0
@@ -171,7 +194,12 @@ def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
     """Raises HostError when the disk that holds `folder` is nearly full."""
     free = shutil.disk_usage(folder).free / hosts.GIB
     if free < wanted_gib:
-        raise HostError("the disk is nearly full", value=f"{free:.2f} GiB free at {folder}", allowed=f"{wanted_gib} GiB", next=f"df -h {folder}")
+        raise HostError(
+            "the disk is nearly full",
+            value=f"{free:.2f} GiB free at {folder}",
+            allowed=f"{wanted_gib} GiB",
+            next=f"df -h {folder}",
+        )
 
 
 def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Server:
@@ -188,7 +216,9 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
     engine = engines.get(arm.engine)
     log = folder / "server.log"
     began = time.monotonic()
-    command = [word.replace("{folder}", str(folder.resolve())) for word in engine.command(arm, environment.python, port)]
+    command = [
+        word.replace("{folder}", str(folder.resolve())) for word in engine.command(arm, environment.python, port)
+    ]
     log.write_text(f"$ {' '.join(command)}\n")
     place = scratch(arm) if arm.scratch else None
     if place:
@@ -207,17 +237,29 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
 
 
 def scratch(arm: Arm) -> Path:
-    """Where an arm's server writes to disk: emptied before each start, so that nothing of an earlier one is found in it."""
+    """Where an arm's server writes to disk: emptied before each start, so that nothing of an earlier one is found in
+    it.
+    """
     return paths.CACHE / "scratch" / arm.name
 
 
 @contextmanager
-def serve(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0, timeout_s: float = 1200, launched: Server | None = None, beside: Server | None = None):
-    """Start `arm`'s server, or go on with one `launched` earlier, wait until it answers, yield it, and stop it whatever happens.
+def serve(
+    arm: Arm,
+    host: Host,
+    environment: Environment,
+    folder: Path,
+    *,
+    port: int = 0,
+    timeout_s: float = 1200,
+    launched: Server | None = None,
+    beside: Server | None = None,
+):
+    """Start `arm`'s server, or go on with one `launched` earlier, wait until it answers, yield it, and stop it whatever
+    happens.
 
-    `beside` is a server that starts at the same time: it gets as far as its weights, or as this one's being ready, and is frozen there.
-    Raises HostError before anything starts, ServerError when the server dies or never answers.
-    """
+    `beside` is a server that starts at the same time: it gets as far as its weights, or as this one's being ready, and
+    is frozen there. Raises HostError before anything starts, ServerError when the server dies or never answers."""
     server = launched or launch(arm, host, environment, folder, port=port)
     try:
         server.thaw()
@@ -248,7 +290,9 @@ def stop(server: Server) -> float:
 
 
 def tidy_log(log: Path, keep: int = 400) -> None:
-    """Take this machine's paths out of a finished log, and the middle out of a very long one: logs are published with results."""
+    """Take this machine's paths out of a finished log, and the middle out of a very long one: logs are published with
+    results.
+    """
     lines = log.read_text(errors="replace").replace("\r\n", "\n").splitlines()
     if len(lines) > 2 * keep:
         lines = [*lines[:keep], f"[{len(lines) - 2 * keep} lines left out]", *lines[-keep:]]
@@ -275,7 +319,11 @@ def wait_for_gpu_memory(host: Host, baseline_gib: list[float], timeout_s: float 
         if all(now >= before - 0.5 for now, before in zip(free, baseline_gib, strict=False)):
             break
         if time.monotonic() - began > timeout_s:
-            raise HostError("GPU memory did not come back after a server ended", value=f"free {free} GiB, before {baseline_gib}; holders: {_gpu_holders(0)}", next="nvidia-smi")
+            raise HostError(
+                "GPU memory did not come back after a server ended",
+                value=f"free {free} GiB, before {baseline_gib}; holders: {_gpu_holders(0)}",
+                next="nvidia-smi",
+            )
         time.sleep(0.1)
     return time.monotonic() - began
 
@@ -283,18 +331,25 @@ def wait_for_gpu_memory(host: Host, baseline_gib: list[float], timeout_s: float 
 def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: float, **extra) -> dict:
     """One /v1/completions request at temperature 0, not streamed. Raises OSError or ValueError when it fails."""
     body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **extra}).encode()
-    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json", "Connection": "close"})
+    request = urllib.request.Request(
+        f"{url}/v1/completions", body, {"Content-Type": "application/json", "Connection": "close"}
+    )
     with metrics.DIRECT.open(request, timeout=timeout_s) as answer:
         return json.load(answer)
 
 
 def fill(server: Server, prompt: str, what: str) -> None:
-    """One request for one token, which leaves the prompt's cache behind. Raises ServerError of a server that is dead, LoadError (`what` could not be sent) of one that is not."""
+    """One request for one token, which leaves the prompt's cache behind.
+
+    Raises ServerError of a server that is dead, LoadError (`what` could not be sent) of one that is not.
+    """
     try:
         complete(server.url, server.arm.model.name, prompt, 1, 300)
     except (OSError, ValueError) as error:
         server.require_alive(LAST_WORDS_S)
-        raise LoadError(f"{what} could not be sent", value=f"{type(error).__name__}: {error}", next=f"less {server.log}") from None
+        raise LoadError(
+            f"{what} could not be sent", value=f"{type(error).__name__}: {error}", next=f"less {server.log}"
+        ) from None
 
 
 def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server | None) -> dict:
@@ -303,7 +358,12 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
     while True:
         server.require_alive()
         if time.monotonic() > deadline:
-            raise ServerError(f"{server.arm.name}: the server did not get ready", reason=f"no answer within {timeout_s:.0f} s", log=server.log, last_lines=tail(server.log))
+            raise ServerError(
+                f"{server.arm.name}: the server did not get ready",
+                reason=f"no answer within {timeout_s:.0f} s",
+                log=server.log,
+                last_lines=tail(server.log),
+            )
         try:
             with metrics.DIRECT.open(f"{server.url}/health", timeout=2):
                 break
@@ -321,25 +381,68 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
     healthy_s = time.monotonic() - began
     server.sidecar = engine.sidecar(server.log.read_text(errors="replace")) or {} if server.arm.sidecar else {}
     if server.owns_port() is False:
-        raise ServerError(f"{server.arm.name}: another process answers on our port", reason="; ".join(f"port {port} is held by {_holder(port)}" for port in server.ports() if _owner_group(port, server.pid) is False), log=server.log, last_lines=tail(server.log))
+        raise ServerError(
+            f"{server.arm.name}: another process answers on our port",
+            reason="; ".join(
+                f"port {port} is held by {_holder(port)}"
+                for port in server.ports()
+                if _owner_group(port, server.pid) is False
+            ),
+            log=server.log,
+            last_lines=tail(server.log),
+        )
     try:
         for _ in range(server.arm.replicas):  # they take turns
-            answer = complete(server.url, server.arm.model.name, PROBE_PROMPT, PROBE_TOKENS, max(5.0, min(300.0, deadline - time.monotonic())))
+            answer = complete(
+                server.url,
+                server.arm.model.name,
+                PROBE_PROMPT,
+                PROBE_TOKENS,
+                max(5.0, min(300.0, deadline - time.monotonic())),
+            )
     except (OSError, ValueError) as error:
         server.require_alive(LAST_WORDS_S)
-        detail = error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
-        raise ServerError(f"{server.arm.name}: the first request failed", reason=f"{type(error).__name__}: {detail}", log=server.log, last_lines=tail(server.log)) from None
+        detail = (
+            error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
+        )
+        raise ServerError(
+            f"{server.arm.name}: the first request failed",
+            reason=f"{type(error).__name__}: {detail}",
+            log=server.log,
+            last_lines=tail(server.log),
+        ) from None
     tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
     if answer.get("model") != server.arm.model.name or tokens < 1:
-        raise ServerError(f"{server.arm.name}: the answer is not ours", reason=f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}", log=server.log, last_lines=tail(server.log))
+        raise ServerError(
+            f"{server.arm.name}: the answer is not ours",
+            reason=f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}",
+            log=server.log,
+            last_lines=tail(server.log),
+        )
     sane = None if server.arm.weights == "random" else is_sane(text)
     if sane is False:
-        raise ServerError(f"{server.arm.name}: the text that comes back is not language", reason=repr(text[:120]), log=server.log, last_lines=tail(server.log))
+        raise ServerError(
+            f"{server.arm.name}: the text that comes back is not language",
+            reason=repr(text[:120]),
+            log=server.log,
+            last_lines=tail(server.log),
+        )
     log = server.log.read_text(errors="replace")
     if problem := engine.ineffective(server.arm, log):
-        raise ServerError(f"{server.arm.name}: the server does not have the settings it was given", reason=problem, log=server.log, last_lines=tail(server.log))
+        raise ServerError(
+            f"{server.arm.name}: the server does not have the settings it was given",
+            reason=problem,
+            log=server.log,
+            last_lines=tail(server.log),
+        )
     figures = engine.parse_start(log) | ({"sidecar_s": server.sidecar["ready_s"]} if server.sidecar else {})
-    return {**figures, "healthy_s": healthy_s, "startup_s": time.monotonic() - began, "probe_text": text, "probe_sane": sane}
+    return {
+        **figures,
+        "healthy_s": healthy_s,
+        "startup_s": time.monotonic() - began,
+        "probe_text": text,
+        "probe_sane": sane,
+    }
 
 
 def is_sane(text: str) -> bool:
@@ -374,7 +477,11 @@ def tail(log: Path, lines: int = LAST_LINES) -> tuple[str, ...]:
 
 
 def _listeners(port: int):
-    return [connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port]
+    return [
+        connection
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    ]
 
 
 def _owner_group(port: int, group: int) -> bool | None:

@@ -1,10 +1,12 @@
-"""A model's arithmetic from its `config.json` alone: parameters, weight bytes on each rank, KV bytes a token, state a sequence.
+"""A model's arithmetic from its `config.json` alone: parameters, weight bytes on each rank, KV bytes a token, state a
+sequence.
 
-Weights are listed as an engine allocates them (q, k and v in one tensor, gate and up in another), since the allocator rounds
-each up; that is 0.7 % of Qwen2.5-7B and what makes the figures meet vLLM's "Model loading took". What can mislead: the rounding is
-PyTorch's as vLLM sets it while loading (blocks of 20 MiB and more are never split), so another engine's figure may lie lower;
-quantized weights are refused rather than guessed; latent attention (MLA) is counted without the matrices that vLLM derives from
-`kv_b_proj` after loading; and where layers are of several kinds, engines pad the pages of the small ones (`pages` has that).
+Weights are listed as an engine allocates them (q, k and v in one tensor, gate and up in another), since the allocator
+rounds each up; that is 0.7 % of Qwen2.5-7B and what makes the figures meet vLLM's "Model loading took". What can
+mislead: the rounding is PyTorch's as vLLM sets it while loading (blocks of 20 MiB and more are never split), so another
+engine's figure may lie lower; quantized weights are refused rather than guessed; latent attention (MLA) is counted
+without the matrices that vLLM derives from `kv_b_proj` after loading; and where layers are of several kinds, engines
+pad the pages of the small ones (`pages` has that).
 
     >>> from serving_study import shapes
     >>> shape = shapes.load("qwen2.5-7b-instruct")
@@ -30,7 +32,21 @@ VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 KINDS = {"full_attention": "full", "sliding_attention": "sliding", "linear_attention": "linear"}
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3")
+PLAIN = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
+)
 FAMILIES = (*PLAIN, *HYBRID)
 FIRST_LAYERS = re.compile(r"(.+)-first-(\d+)-layers")
 
@@ -82,7 +98,14 @@ class Shape:
 
     @property
     def experts(self) -> int:
-        return next((self.config[name] for name in ("num_local_experts", "num_experts", "n_routed_experts") if self.config.get(name)), 0)
+        return next(
+            (
+                self.config[name]
+                for name in ("num_local_experts", "num_experts", "n_routed_experts")
+                if self.config.get(name)
+            ),
+            0,
+        )
 
     @property
     def parameters(self) -> int:
@@ -91,11 +114,15 @@ class Shape:
 
     @property
     def read_bytes(self) -> int:
-        """Weights that a decode pass of a dense model reads: all of them, of an input embedding of its own one row alone."""
+        """Weights that a decode pass of a dense model reads: all of them, of an input embedding of its own one row
+        alone.
+        """
         return (self.parameters - (0 if self.tied else self.vocabulary * self.hidden)) * self.dtype_bytes
 
     def stage_layers(self, pp: int = 1) -> list[range]:
-        """The layers of each pipeline stage; what is left over goes to the stages before the last, as vLLM distributes it."""
+        """The layers of each pipeline stage; what is left over goes to the stages before the last, as vLLM distributes
+        it.
+        """
         if not 1 <= pp <= self.layers:
             raise ModelError("this model cannot be cut into that many stages", value=pp, allowed=f"1 to {self.layers}")
         sizes = [self.layers // pp] * pp
@@ -105,7 +132,8 @@ class Shape:
         return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
     def tensors(self, *, tp: int = 1, pp: int = 1, stage: int = 0, padded: bool = True) -> list[Tensor]:
-        """The weights of one rank: its share of each matrix, norms whole, key and value heads repeated where there are fewer than ranks.
+        """The weights of one rank: its share of each matrix, norms whole, key and value heads repeated where there are
+        fewer than ranks.
 
         Raises ModelError where the heads do not divide by `tp`.
         """
@@ -115,33 +143,61 @@ class Shape:
         found = [embedding] if stage == 0 or (stage == pp - 1 and self.tied) else []
         for layer in self.stage_layers(pp)[stage]:
             kind = self.layer_kinds[layer]
-            attention = self._linear(tp) if kind == "linear" else self._latent(tp) if self.latent else self._attention(tp)
-            found += [*attention, *self._mlp(layer, tp), Tensor("norm", self.hidden, 4 if self.family in ("gemma2", "gemma3_text") else 2)]
+            attention = (
+                self._linear(tp) if kind == "linear" else self._latent(tp) if self.latent else self._attention(tp)
+            )
+            found += [
+                *attention,
+                *self._mlp(layer, tp),
+                Tensor("norm", self.hidden, 4 if self.family in ("gemma2", "gemma3_text") else 2),
+            ]
         if stage == pp - 1:
             found += [Tensor("norm", self.hidden)] + ([] if self.tied else [Tensor("head", embedding.elements)])
         return found
 
     def weights_bytes(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> int:
-        """Memory that the weights take on a rank of `stage` (the fullest stage when None), rotary table and rounding included."""
+        """Memory that the weights take on a rank of `stage` (the fullest stage when None), rotary table and rounding
+        included.
+        """
         if quantized := self.config.get("quantization_config"):
-            raise ModelError("quantized weights are not counted", value=quantized.get("quant_method"), allowed="a config.json without quantization_config")
+            raise ModelError(
+                "quantized weights are not counted",
+                value=quantized.get("quant_method"),
+                allowed="a config.json without quantization_config",
+            )
         if stage is None:
             return max(self.weights_bytes(tp=tp, pp=pp, stage=number) for number in range(pp))
-        weights = sum(allocated_bytes(tensor.elements * self.dtype_bytes) * tensor.count for tensor in self.tensors(tp=tp, pp=pp, stage=stage))
-        return weights + allocated_bytes(self.config.get("max_position_embeddings", 0) * self._rotary_dim * self.dtype_bytes)
+        weights = sum(
+            allocated_bytes(tensor.elements * self.dtype_bytes) * tensor.count
+            for tensor in self.tensors(tp=tp, pp=pp, stage=stage)
+        )
+        return weights + allocated_bytes(
+            self.config.get("max_position_embeddings", 0) * self._rotary_dim * self.dtype_bytes
+        )
 
     def weights_gib(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> float:
         """The same in GiB: what vLLM prints as "Model loading took"."""
         return self.weights_bytes(tp=tp, pp=pp, stage=stage) / GIB
 
-    def kv_bytes_per_token(self, *, tp: int = 1, pp: int = 1, stage: int | None = None, element_bytes: int | None = None, context: int | None = None) -> int:
-        """KV cache that one more token takes on a rank (the fullest stage when None); `element_bytes` 1 for an fp8 cache.
+    def kv_bytes_per_token(
+        self,
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        stage: int | None = None,
+        element_bytes: int | None = None,
+        context: int | None = None,
+    ) -> int:
+        """KV cache that one more token takes on a rank (the fullest stage when None); `element_bytes` 1 for an fp8
+        cache.
 
-        Full attention grows with every token; sliding layers count while `context` (tokens so far) is inside their window, or when
-        it is None; linear attention never. A latent vector is whole on every rank.
-        """
+        Full attention grows with every token; sliding layers count while `context` (tokens so far) is inside their
+        window, or when it is None; linear attention never. A latent vector is whole on every rank."""
         if stage is None:
-            return max(self.kv_bytes_per_token(tp=tp, pp=pp, stage=number, element_bytes=element_bytes, context=context) for number in range(pp))
+            return max(
+                self.kv_bytes_per_token(tp=tp, pp=pp, stage=number, element_bytes=element_bytes, context=context)
+                for number in range(pp)
+            )
         self._check_tp(tp)
         window = self.config.get("sliding_window") or math.inf
         growing = {"full"} | ({"sliding"} if context is None or context < window else set())
@@ -150,28 +206,45 @@ class Shape:
 
     def kv_bytes_per_layer(self, *, tp: int = 1, element_bytes: int | None = None) -> int:
         """What one token takes in one attention layer on a rank: keys and values of its heads, or the latent vector."""
-        elements = self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"] if self.latent else 2 * max(1, self.kv_heads // tp) * self.head_dim
+        elements = (
+            self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"]
+            if self.latent
+            else 2 * max(1, self.kv_heads // tp) * self.head_dim
+        )
         return elements * (element_bytes or self.dtype_bytes)
 
     def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, element_bytes: int | None = None) -> int:
-        """KV cache and state of one sequence of so many tokens, on a rank of the fullest stage; sliding layers keep their window alone."""
+        """KV cache and state of one sequence of so many tokens, on a rank of the fullest stage; sliding layers keep
+        their window alone.
+        """
         window = min(tokens, self.config.get("sliding_window") or tokens)
-        all_layers, full_only = (self.kv_bytes_per_token(tp=tp, pp=pp, element_bytes=element_bytes, context=context) for context in (None, math.inf))
+        all_layers, full_only = (
+            self.kv_bytes_per_token(tp=tp, pp=pp, element_bytes=element_bytes, context=context)
+            for context in (None, math.inf)
+        )
         if "sliding" not in self.layer_kinds:
             full_only = all_layers
         return full_only * tokens + (all_layers - full_only) * window + self.state_bytes_per_sequence(tp=tp, pp=pp)
 
     def state_bytes_per_sequence(self, *, tp: int = 1, pp: int = 1) -> int:
-        """Fixed state of the linear-attention layers for one sequence, on a rank: the convolution's last inputs and the recurrent matrices."""
-        return self.state_bytes_per_layer(tp=tp) * max(sum(self.layer_kinds[number] == "linear" for number in stage) for stage in self.stage_layers(pp))
+        """Fixed state of the linear-attention layers for one sequence, on a rank: the convolution's last inputs and the
+        recurrent matrices.
+        """
+        return self.state_bytes_per_layer(tp=tp) * max(
+            sum(self.layer_kinds[number] == "linear" for number in stage) for stage in self.stage_layers(pp)
+        )
 
     def state_bytes_per_layer(self, *, tp: int = 1, speculative_tokens: int = 0) -> int:
-        """The state of one linear-attention layer on a rank; each speculative token lengthens its convolution by one input."""
+        """The state of one linear-attention layer on a rank; each speculative token lengthens its convolution by one
+        input.
+        """
         if "linear" not in self.layer_kinds:
             return 0
         key_heads, key_dim, value_heads, value_dim, kernel = self._gated_delta
         matrix_bytes = DTYPE_BYTES.get(self.config.get("mamba_ssm_dtype"), self.dtype_bytes)
-        convolution = (kernel - 1 + speculative_tokens) * (2 * key_heads * key_dim + value_heads * value_dim) * self.dtype_bytes
+        convolution = (
+            (kernel - 1 + speculative_tokens) * (2 * key_heads * key_dim + value_heads * value_dim) * self.dtype_bytes
+        )
         return (convolution + value_heads * key_dim * value_dim * matrix_bytes) // tp
 
     @property
@@ -182,14 +255,26 @@ class Shape:
 
     @property
     def _gated_delta(self) -> tuple[int, ...]:
-        names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim", "linear_conv_kernel_dim")
+        names = (
+            "linear_num_key_heads",
+            "linear_key_head_dim",
+            "linear_num_value_heads",
+            "linear_value_head_dim",
+            "linear_conv_kernel_dim",
+        )
         return tuple(self.config[name] for name in names)
 
     def _check_tp(self, tp: int) -> None:
         if tp < 1 or self.heads % tp or (not self.latent and max(tp, self.kv_heads) % min(tp, self.kv_heads)):
-            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0 and (self.latent or max(n, self.kv_heads) % min(n, self.kv_heads) == 0)]
+            fits = [
+                n
+                for n in range(1, self.heads + 1)
+                if self.heads % n == 0 and (self.latent or max(n, self.kv_heads) % min(n, self.kv_heads) == 0)
+            ]
             heads = f"the heads of {self.name} ({self.heads}, {self.kv_heads} for keys and values)"
-            raise ModelError(f"{heads} do not divide over that many ranks", value=f"tp {tp}", allowed=", ".join(map(str, fits)))
+            raise ModelError(
+                f"{heads} do not divide over that many ranks", value=f"tp {tp}", allowed=", ".join(map(str, fits))
+            )
 
     def _attention(self, tp: int) -> list[Tensor]:
         width, kv_width = self.heads * self.head_dim // tp, max(1, self.kv_heads // tp) * self.head_dim
@@ -208,7 +293,12 @@ class Shape:
 
     def _latent(self, tp: int) -> list[Tensor]:
         get, heads = self.config.get, self.heads // tp
-        query, value, low, rope = get("qk_nope_head_dim") + get("qk_rope_head_dim"), get("v_head_dim"), get("kv_lora_rank"), get("qk_rope_head_dim")
+        query, value, low, rope = (
+            get("qk_nope_head_dim") + get("qk_rope_head_dim"),
+            get("v_head_dim"),
+            get("kv_lora_rank"),
+            get("qk_rope_head_dim"),
+        )
         query_low = get("q_lora_rank")
         return [
             Tensor("query and kv down", ((query_low or 0) + low + rope) * self.hidden),
@@ -235,7 +325,11 @@ class Shape:
         sparse_from, step = get("first_k_dense_replace", 0), get("decoder_sparse_step", get("moe_layer_freq", 1))
         if not self.experts or layer < sparse_from or (layer + 1) % step or layer in get("mlp_only_layers", ()):
             found = _gated(self.hidden, self.config["intermediate_size"] // tp)
-            return found + ([Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)] if get("mlp_bias") else [])
+            return found + (
+                [Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)]
+                if get("mlp_bias")
+                else []
+            )
         width = get("moe_intermediate_size") or self.config["intermediate_size"]
         found = [Tensor("router", self.experts * self.hidden), *_gated(self.hidden, width // tp, self.experts)]
         if self.family == "gpt_oss":
@@ -253,26 +347,38 @@ class Shape:
 def allocated_bytes(size: int) -> int:
     """Device memory that PyTorch's allocator gives a tensor of this size while vLLM loads (`max_split_size_mb` 20).
 
-    From 10 MiB on a segment is whole 2 MiB; what is over goes back when it is more than 1 MiB, unless the block is of 20 MiB or more.
-    """
+    From 10 MiB on a segment is whole 2 MiB; what is over goes back when it is more than 1 MiB, unless the block is of
+    20 MiB or more."""
     exact, whole = math.ceil(size / 512) * 512, math.ceil(size / (2 * MIB)) * 2 * MIB
     return whole if size >= 20 * MIB or (size >= 10 * MIB and whole - exact <= MIB) else exact
 
 
 def load(source: str | Path) -> Shape:
-    """The shape at a path or folder, of a name that ships with the book (cut or whole), or of a hub id: one that ships, lies in the hub's cache, or is fetched.
+    """The shape at a path or folder, of a name that ships with the book (cut or whole), or of a hub id: one that ships,
+    lies in the hub's cache, or is fetched.
 
     Raises ModelError for anything else and for a family that is not known.
     """
     if cut := FIRST_LAYERS.fullmatch(str(source)):
         return of_config(first_layers(load(cut[1]).config, int(cut[2])), name=str(source))
     path = Path(source).expanduser()
-    places = (path, path / "config.json", SHAPES / str(source).rsplit("/", 1)[-1].lower() / "config.json", _cached(str(source)))
+    places = (
+        path,
+        path / "config.json",
+        SHAPES / str(source).rsplit("/", 1)[-1].lower() / "config.json",
+        _cached(str(source)),
+    )
     found = next((file for file in places if file and file.is_file()), None) or _fetched(str(source))
     if found is None:
         known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir() if folder.is_dir()))
         allowed = f"a path, a hub id, or one of {known}"
-        raise ModelError("no config.json for this model", value=source, allowed=allowed, next=near(str(source).rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()]) or f"hf download {source} config.json")
+        raise ModelError(
+            "no config.json for this model",
+            value=source,
+            allowed=allowed,
+            next=near(str(source).rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()])
+            or f"hf download {source} config.json",
+        )
     try:
         config = json.loads(found.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -290,18 +396,31 @@ def of_config(config: dict, *, name: str = "model") -> Shape:
     """The shape that a parsed `config.json` describes; that of the text model where it has several."""
     config = {**config, **config["text_config"]} if "text_config" in config else config
     if config.get("model_type") not in FAMILIES:
-        raise ModelError("the arithmetic of this family is not known", value=config.get("model_type"), allowed=", ".join(FAMILIES))
-    missing = [key for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size") if not isinstance(config.get(key), int)]
+        raise ModelError(
+            "the arithmetic of this family is not known", value=config.get("model_type"), allowed=", ".join(FAMILIES)
+        )
+    missing = [
+        key
+        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        if not isinstance(config.get(key), int)
+    ]
     if missing:
-        raise ModelError("config.json lacks what the arithmetic needs", value=", ".join(missing), allowed="a whole number each")
+        raise ModelError(
+            "config.json lacks what the arithmetic needs", value=", ".join(missing), allowed="a whole number each"
+        )
     return Shape(name, config, tuple(_kinds(config)))
 
 
 def _kinds(config: dict) -> list[str]:
-    layers, window = config["num_hidden_layers"], config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    layers, window = (
+        config["num_hidden_layers"],
+        config.get("sliding_window") if config.get("use_sliding_window", True) else None,
+    )
     if config.get("layer_types"):
         if unknown := set(config["layer_types"]) - set(KINDS):
-            raise ModelError("layers of a kind that is not known", value=", ".join(sorted(unknown)), allowed=", ".join(KINDS))
+            raise ModelError(
+                "layers of a kind that is not known", value=", ".join(sorted(unknown)), allowed=", ".join(KINDS)
+            )
         return [KINDS[kind] for kind in config["layer_types"]]
     if every := config.get("full_attention_interval"):
         return ["full" if (layer + 1) % every == 0 else "linear" for layer in range(layers)]
@@ -317,7 +436,10 @@ def _gated(hidden: int, width: int, experts: int = 1) -> list[Tensor]:
 
 
 def _fetched(name: str) -> Path | None:
-    """The config.json of a hub id, asked for once and kept; None for what is no hub id, or with HF_HUB_OFFLINE set. Raises ModelError where the hub does not give it."""
+    """The config.json of a hub id, asked for once and kept; None for what is no hub id, or with HF_HUB_OFFLINE set.
+
+    Raises ModelError where the hub does not give it.
+    """
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return None
     kept = paths.CACHE / "shapes" / name.replace("/", "--").lower() / "config.json"
@@ -326,21 +448,44 @@ def _fetched(name: str) -> Path | None:
     from huggingface_hub import get_token, hf_hub_url
 
     token = get_token()
-    said = {"value": name, "allowed": "a path, a public model of the hub or one that your token may read, or a shape of data/models/shapes"}
+    said = {
+        "value": name,
+        "allowed": "a path, a public model of the hub or one that your token may read, or a shape of "
+        "data/models/shapes",
+    }
     likely = near(name.rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()])
     try:  # not hf_hub_download, which asks for half a minute where there is no network
-        with urllib.request.urlopen(urllib.request.Request(hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT")), headers={"Authorization": f"Bearer {token}"} if token else {}), timeout=5) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(
+                hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT")),
+                headers={"Authorization": f"Bearer {token}"} if token else {},
+            ),
+            timeout=5,
+        ) as answer:
             content = answer.read()
     except urllib.error.HTTPError as error:
-        raise ModelError("the hub does not give this model's config.json", **said | {"value": f"{name} ({error.code} {error.reason})"}, next=likely or "hf auth login, where the model is gated") from None
+        raise ModelError(
+            "the hub does not give this model's config.json",
+            **said | {"value": f"{name} ({error.code} {error.reason})"},
+            next=likely or "hf auth login, where the model is gated",
+        ) from None
     except OSError as error:
-        raise ModelError("no config.json for this model here, and the hub does not answer", **said | {"value": f"{name} ({getattr(error, 'reason', error)})"}, next=likely or "check the network (HF_ENDPOINT), or give a path") from None
+        raise ModelError(
+            "no config.json for this model here, and the hub does not answer",
+            **said | {"value": f"{name} ({getattr(error, 'reason', error)})"},
+            next=likely or "check the network (HF_ENDPOINT), or give a path",
+        ) from None
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.with_suffix(".part").write_bytes(content)
     return kept.with_suffix(".part").replace(kept)
 
 
 def _cached(name: str) -> Path | None:
-    home = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub")
-    files = sorted(home.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"), key=lambda file: file.stat().st_mtime)
+    home = Path(
+        os.environ.get("HF_HUB_CACHE")
+        or Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    )
+    files = sorted(
+        home.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"), key=lambda file: file.stat().st_mtime
+    )
     return files[-1] if files else None

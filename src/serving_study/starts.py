@@ -1,8 +1,10 @@
-"""Plans that start servers and send them no load: each is started as configured, what it says of its memory is kept, and the next one comes.
+"""Plans that start servers and send them no load: each is started as configured, what it says of its memory is kept,
+and the next one comes.
 
-For figures that a start settles: how many tokens the KV cache holds. A start that the engine itself refuses is a result, and stands like one that
-succeeds; one that this machine stood in the way of (too little memory free, a deadline) is tried again. What can mislead: on a CPU the KV cache is
-as large as it was told to be, on a GPU what weights and the profiling run leave.
+For figures that a start settles: how many tokens the KV cache holds. A start that the engine itself refuses is a
+result, and stands like one that succeeds; one that this machine stood in the way of (too little memory free, a
+deadline) is tried again. What can mislead: on a CPU the KV cache is as large as it was told to be, on a GPU what
+weights and the profiling run leave.
 
     >>> from serving_study import sections, starts
     >>> starts.run(sections.plan("7-hybrid")).starts()                                       # doctest: +SKIP
@@ -38,8 +40,8 @@ def pending(plan: Plan, known: Store, fresh: bool = False) -> list[Arm]:
 def run(plan: Plan, *, fresh: bool = False) -> Results:
     """Start what has no result yet, one server after the other, and return all of it.
 
-    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are recorded.
-    """
+    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
+    recorded."""
     known = Store(plan.host.profile, plan.section)
     result = Results(plan, known)
     if not plan.arms:
@@ -48,7 +50,11 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
         store.name_machine()
         recorded = known.starts_by_key()
         wanted = pending(plan, known, fresh)
-        unsupported = [arm for arm in plan.arms if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported]
+        unsupported = [
+            arm
+            for arm in plan.arms
+            if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported
+        ]
         if wanted or unsupported:
             result.run = known.new_run()
             _start_all(plan, known, result.run, wanted, unsupported)
@@ -71,13 +77,20 @@ def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupporte
             known.rebuild(run)
     finally:
         bar.close()
-        store.write(run.folder / "run.json", record | {"timing": {"start": round(time.monotonic() - began, 3)}, "ended": store.now()})
+        store.write(
+            run.folder / "run.json",
+            record | {"timing": {"start": round(time.monotonic() - began, 3)}, "ended": store.now()},
+        )
         known.rebuild(run)
 
 
 def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
     """One server's life, and its record; returns why it failed."""
-    folder, began, free = run.start_folder(arm.name), time.monotonic(), [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else []
+    folder, began, free = (
+        run.start_folder(arm.name),
+        time.monotonic(),
+        [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else [],
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
@@ -90,14 +103,24 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
         figures = said(whole)
         if reason.endswith(servers.UNSAID):  # its processes went on writing while they ended
             reason = engines.get(arm.engine).cause(whole) or reason
-        sweeps.write_start(plan, run, arm, "failed", reason=reason, figures=figures, last_lines=getattr(error, "last_lines", ()), exit_code=getattr(error, "exit_code", None), failure_s=time.monotonic() - began)
+        sweeps.write_start(
+            plan,
+            run,
+            arm,
+            "failed",
+            reason=reason,
+            figures=figures,
+            last_lines=getattr(error, "last_lines", ()),
+            exit_code=getattr(error, "exit_code", None),
+            failure_s=time.monotonic() - began,
+        )
         return reason
     return None
 
 
 def cache(snapshot: metrics.Snapshot) -> dict:
-    """What a server's `vllm:cache_config_info` says of its KV cache: `blocks`, `block_tokens`, a rank's `kv_cache_gib` where it was told and not found out, and the
-    log's two figures once more, unrounded.
+    """What a server's `vllm:cache_config_info` says of its KV cache: `blocks`, `block_tokens`, a rank's `kv_cache_gib`
+    where it was told and not found out, and the log's two figures once more, unrounded.
 
     Of several engines behind one port, the first; what is not there is missing.
     """
@@ -111,10 +134,16 @@ def cache(snapshot: metrics.Snapshot) -> dict:
 
 
 def said(log: str) -> dict:
-    """What the log of a server that failed says of its KV cache: of one that refuses its `max_model_len` the `kv_gib_needed` for one request of that length and the
-    `longest_tokens` that would fit; of one that failed later the figures of its start, and the `kv_cache_gib` that a CPU's was given."""
+    """What the log of a server that failed says of its KV cache: of one that refuses its `max_model_len` the
+    `kv_gib_needed` for one request of that length and the `longest_tokens` that would fit; of one that failed later the
+    figures of its start, and the `kv_cache_gib` that a CPU's was given.
+    """
     found = vllm.parse_start(log)
-    for name, pattern, kind in (("kv_cache_gib", GIVEN, float), ("kv_gib_needed", NEEDED, float), ("longest_tokens", LONGEST, int)):
+    for name, pattern, kind in (
+        ("kv_cache_gib", GIVEN, float),
+        ("kv_gib_needed", NEEDED, float),
+        ("longest_tokens", LONGEST, int),
+    ):
         if match := pattern.search(log):
             found[name] = kind(match[1])
     return found
@@ -123,11 +152,21 @@ def said(log: str) -> dict:
 def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
     """Print what is started, what has a result already, what cannot run here and why; returns the estimated minutes."""
     wanted = {arm.name for arm in pending(plan, known, fresh)}
-    say(f"section {plan.section} on {plan.host.profile} with vLLM {plan.environment.vllm or '(not installed yet)'}; results in {known.folder}")
+    say(
+        f"section {plan.section} on {plan.host.profile} with vLLM "
+        f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
+    )
     width = max((len(arm.name) for arm in plan.arms), default=0)
     for arm in plan.arms:
-        state = f"cannot run here: {arm.unsupported}" if arm.unsupported else "to be started" if arm.name in wanted else "has its result already"
-        say(f"  {arm.name:<{width}}  {state}{', random weights' if arm.weights == 'random' and not arm.unsupported else ''}")
+        state = (
+            f"cannot run here: {arm.unsupported}"
+            if arm.unsupported
+            else "to be started"
+            if arm.name in wanted
+            else "has its result already"
+        )
+        label = ", random weights" if arm.weights == "random" and not arm.unsupported else ""
+        say(f"  {arm.name:<{width}}  {state}{label}")
     for note in plan.notes:
         say(f"  note: {note}")
     minutes = plan.estimate(known, {}).start_s * len(wanted) / 60

@@ -1,9 +1,10 @@
-"""Results on disk: `data/results/HOST/section-N/RUN/`, every file whole or absent, every cell under the key of what decided it.
+"""Results on disk: `data/results/HOST/section-N/RUN/`, every file whole or absent, every cell under the key of what
+decided it.
 
-`run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are what was measured; `cells.csv` and `starts.csv` are
-derived from them at any time (`rebuild`). The records of a cell's requests lie beside it in `repeat=N.requests.json` and are
-written first, so that a cell that is there is complete. Cells of all runs of a host and section are found by key, which is why
-a run that was killed loses only the cell in flight.
+`run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are what was measured; `cells.csv` and `starts.csv`
+are derived from them at any time (`rebuild`). The records of a cell's requests lie beside it in
+`repeat=N.requests.json` and are written first, so that a cell that is there is complete. Cells of all runs of a host
+and section are found by key, which is why a run that was killed loses only the cell in flight.
 
     >>> from serving_study import store
     >>> store.Store("cpu", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
@@ -27,13 +28,45 @@ from .errors import StoreError
 
 SCHEMA = 1
 METRICS = (
-    "completed failed duration request_throughput output_throughput total_token_throughput total_input_tokens total_output_tokens "
+    "completed failed duration request_throughput output_throughput total_token_throughput "
+    "total_input_tokens total_output_tokens "
     "mean_ttft_ms median_ttft_ms p95_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms p95_tpot_ms p99_tpot_ms "
     "mean_itl_ms median_itl_ms p95_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p95_e2el_ms p99_e2el_ms"
 ).split()
 SPECULATION = ("acceptance_rate", "acceptance_length", "drafts", "drafted_tokens", "accepted_tokens")
-CELL_COLUMNS = ("host", "section", "run", "arm", "load", "concurrency", "repeat", "certificate", *METRICS, *SPECULATION, "temperature", "weights", "acceptance", "engine", "at", "key")
-START_COLUMNS = ("host", "section", "run", "arm", "outcome", "reason", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "weights", "at", "key")
+CELL_COLUMNS = (
+    "host",
+    "section",
+    "run",
+    "arm",
+    "load",
+    "concurrency",
+    "repeat",
+    "certificate",
+    *METRICS,
+    *SPECULATION,
+    "temperature",
+    "weights",
+    "acceptance",
+    "engine",
+    "at",
+    "key",
+)
+START_COLUMNS = (
+    "host",
+    "section",
+    "run",
+    "arm",
+    "outcome",
+    "reason",
+    "weights_gib",
+    "kv_cache_tokens",
+    "max_concurrency",
+    "startup_s",
+    "weights",
+    "at",
+    "key",
+)
 
 
 def key(*identities: dict) -> str:
@@ -42,7 +75,8 @@ def key(*identities: dict) -> str:
 
 
 def machine() -> str | None:
-    """What tells this machine's results from another's of the same profile: a random name kept beside them, and never published.
+    """What tells this machine's results from another's of the same profile: a random name kept beside them, and never
+    published.
 
     None until `name_machine`. Without it a fresh clone would take the published figures for its own.
     """
@@ -73,8 +107,18 @@ def write(path: Path, content: dict | list | str) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True) if error.errno != errno.EROFS else None
-        hint = {errno.ENOSPC: f"df -h {path.parent}", errno.EDQUOT: "quota", errno.EACCES: f"ls -ld {path.parent}", errno.EROFS: f"findmnt -T {path.parent}"}
-        raise StoreError("a result could not be written; those already stored are intact", value=f"{path}: {error.strerror}", allowed="a writable folder with free space", next=hint.get(error.errno)) from None
+        hint = {
+            errno.ENOSPC: f"df -h {path.parent}",
+            errno.EDQUOT: "quota",
+            errno.EACCES: f"ls -ld {path.parent}",
+            errno.EROFS: f"findmnt -T {path.parent}",
+        }
+        raise StoreError(
+            "a result could not be written; those already stored are intact",
+            value=f"{path}: {error.strerror}",
+            allowed="a writable folder with free space",
+            next=hint.get(error.errno),
+        ) from None
 
 
 def read(path: Path) -> dict:
@@ -82,7 +126,12 @@ def read(path: Path) -> dict:
     try:
         return json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise StoreError("a stored result cannot be read", value=f"{path}: {error}", allowed="a whole JSON file", next=f"git checkout {path} or rm {path}, then run the section again") from None
+        raise StoreError(
+            "a stored result cannot be read",
+            value=f"{path}: {error}",
+            allowed="a whole JSON file",
+            next=f"git checkout {path} or rm {path}, then run the section again",
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -123,13 +172,23 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = open(self.folder / ".lock", "a+")
         except OSError as error:
-            raise StoreError("results cannot be written", value=f"{self.folder}: {error.strerror}", allowed="a writable folder", next=f"ls -ld {self.folder.parent}") from None
+            raise StoreError(
+                "results cannot be written",
+                value=f"{self.folder}: {error.strerror}",
+                allowed="a writable folder",
+                next=f"ls -ld {self.folder.parent}",
+            ) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise StoreError("another run is writing here", value=f"{self.folder} (pid {file.read().strip() or 'unknown'})", allowed="one run at a time", next="wait for it, or end it, then the same command again") from None
+                raise StoreError(
+                    "another run is writing here",
+                    value=f"{self.folder} (pid {file.read().strip() or 'unknown'})",
+                    allowed="one run at a time",
+                    next="wait for it, or end it, then the same command again",
+                ) from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -149,10 +208,17 @@ class Store:
         return [Run(file.parent) for file in sorted(self.folder.glob("*/run.json"))]
 
     def cell_files(self) -> list[Path]:
-        return [file for run in self.runs() for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
+        return [
+            file
+            for run in self.runs()
+            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
+            if not file.name.endswith(".requests.json")
+        ]
 
     def by_key(self) -> dict[str, Path]:
-        """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not counted as measured."""
+        """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not
+        counted as measured.
+        """
         cells = ((read(file), file) for file in self.cell_files())
         return {cell["key"]: file for cell, file in cells if cell["server"]["alive"]}
 
@@ -171,7 +237,9 @@ class Store:
 
     def newest(self) -> pandas.DataFrame:
         """The newest cell of each arm, load and repeat, with `file`, at the temperature of the newest cell of all."""
-        frame = pandas.DataFrame([cell_row(read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"])
+        frame = pandas.DataFrame(
+            [cell_row(read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
+        )
         if len(frame):
             temperature = frame["temperature"].astype(float).fillna(-1)
             frame = frame[temperature == temperature[frame["at"].idxmax()]]
@@ -192,7 +260,11 @@ class Store:
 
     def rebuild(self, run: Run) -> None:
         """Derive cells.csv and starts.csv of a run from its files."""
-        cells = [cell_row(read(file)) for file in sorted(run.folder.glob("cells/*/*/repeat=*.json")) if not file.name.endswith(".requests.json")]
+        cells = [
+            cell_row(read(file))
+            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
+            if not file.name.endswith(".requests.json")
+        ]
         starts = [start_row(read(file)) for file in sorted(run.folder.glob("arms/*/start.json"))]
         for name, rows, columns in (("cells.csv", cells, CELL_COLUMNS), ("starts.csv", starts, START_COLUMNS)):
             write(run.folder / name, pandas.DataFrame(rows, columns=list(columns)).to_csv(index=False))
@@ -210,12 +282,18 @@ def cell_row(cell: dict) -> dict:
     row |= {name: None if withheld and name.endswith(withheld) else cell["result"].get(name) for name in METRICS}
     row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
     row["temperature"] = cell["asked"]["temperature"]
-    row |= {"certificate": (cell.get("certificate") or {}).get("verdict", "unknown"), **{name: cell["labels"].get(name) for name in ("weights", "acceptance", "engine")}}
+    row |= {
+        "certificate": (cell.get("certificate") or {}).get("verdict", "unknown"),
+        **{name: cell["labels"].get(name) for name in ("weights", "acceptance", "engine")},
+    }
     return row
 
 
 def start_row(start: dict) -> dict:
     """A start as one row of starts.csv."""
     row = {name: start.get(name) for name in START_COLUMNS}
-    row |= {name: (start.get("figures") or {}).get(name) for name in ("weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s")}
+    row |= {
+        name: (start.get("figures") or {}).get(name)
+        for name in ("weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s")
+    }
     return row | {"weights": start["labels"]["weights"]}

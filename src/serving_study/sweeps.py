@@ -1,9 +1,8 @@
 """Arms × loads × repeats: in which order, what is measured already, what goes wrong without stopping the rest.
 
-A `Plan` is decided before anything starts. `run` measures what the store does not have, arm by arm: one server's life holds all
-cells of an arm, in an order shuffled by a recorded seed. An arm that fails is recorded with its cause and the next one starts; a
-server that dies in the middle is started once more.
-"""
+A `Plan` is decided before anything starts. `run` measures what the store does not have, arm by arm: one server's life
+holds all cells of an arm, in an order shuffled by a recorded seed. An arm that fails is recorded with its cause and the
+next one starts; a server that dies in the middle is started once more."""
 
 import contextlib
 import itertools
@@ -62,7 +61,9 @@ class Plan:
     seed: int = 42
     port: int = 0
     notes: tuple[str, ...] = ()
-    only: dict[str, tuple[str, ...]] = field(default_factory=dict)  # arm to the names of its loads, where it does not have all
+    only: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # arm to the names of its loads, where it does not have all
 
     def loads_of(self, arm: Arm) -> tuple[Load, ...]:
         return tuple(load for load in self.loads if arm.name not in self.only or load.name in self.only[arm.name])
@@ -74,7 +75,11 @@ class Plan:
     def cells(self, arm: Arm) -> list[Cell]:
         """The arm's cells in the order in which they are measured."""
         base = self.provenance()
-        cells = [Cell(arm, load, repeat, store.key(base, arm.identity(), load.identity(), {"repeat": repeat})) for load in self.loads_of(arm) for repeat in range(self.repeats)]
+        cells = [
+            Cell(arm, load, repeat, store.key(base, arm.identity(), load.identity(), {"repeat": repeat}))
+            for load in self.loads_of(arm)
+            for repeat in range(self.repeats)
+        ]
         random.Random(f"{self.seed}/{arm.repeat_of or arm.name}/order").shuffle(cells)
         return cells
 
@@ -83,7 +88,11 @@ class Plan:
 
     def estimate(self, known: Store, pending: dict[str, list[Cell]]) -> "Estimate":
         """Seconds for each start and cell, from what this host took before, else from its kind."""
-        starts = [start["figures"]["startup_s"] for start in known.starts_by_key().values() if (start.get("figures") or {}).get("startup_s")]
+        starts = [
+            start["figures"]["startup_s"]
+            for start in known.starts_by_key().values()
+            if (start.get("figures") or {}).get("startup_s")
+        ]
         cells = {}
         for file in known.cell_files():
             cell = store.read(file)
@@ -97,25 +106,42 @@ class Plan:
             start_s + (8.0 if self.host.gpus else 6.0),
             {
                 cell.key: sum(found) / len(found)
-                if (found := cells.get((cell.arm.name, cell.load.name if cell.load.dataset.label else (cell.load.concurrency, cell.load.prompts))))
-                else 1.0 + cell.load.prompts / cell.load.concurrency * (cell.load.output_tokens or 200) * per_token_s + cell.load.dataset.reads(cell.load) * per_read_token_s
+                if (
+                    found := cells.get(
+                        (
+                            cell.arm.name,
+                            cell.load.name if cell.load.dataset.label else (cell.load.concurrency, cell.load.prompts),
+                        )
+                    )
+                )
+                else 1.0
+                + cell.load.prompts / cell.load.concurrency * (cell.load.output_tokens or 200) * per_token_s
+                + cell.load.dataset.reads(cell.load) * per_read_token_s
                 for rows in pending.values()
                 for cell in rows
             },
         )
 
     def starts_in_pairs(self) -> bool:
-        """Whether the next arm's server may do its imports beside this one: on a CPU, with two cores, a port of its own and the memory.
+        """Whether the next arm's server may do its imports beside this one: on a CPU, with two cores, a port of its own
+        and the memory.
 
         Never on a GPU, where each engine sizes its memory by what it finds free.
         """
-        wanted = max((servers.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0) + servers.IMPORTED_GIB
+        wanted = (
+            max((servers.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0)
+            + servers.IMPORTED_GIB
+        )
         return not self.host.gpus and self.host.cpus > 1 and not self.port and wanted <= self.host.free_memory_gib
 
     def pending(self, known: Store, fresh: bool = False) -> dict[str, list[Cell]]:
         """Arm name to the cells that are not measured yet; arms that cannot run here are left out."""
         have = {} if fresh else known.by_key()
-        return {arm.name: [cell for cell in self.cells(arm) if cell.key not in have] for arm in self.arms if not arm.unsupported}
+        return {
+            arm.name: [cell for cell in self.cells(arm) if cell.key not in have]
+            for arm in self.arms
+            if not arm.unsupported
+        }
 
 
 @dataclass
@@ -142,7 +168,14 @@ class Progress:
         except OSError:
             self._file = sys.stderr
         self.total_s, self.done_s, self.began, self.cells, self.cell = total_s, 0.0, time.monotonic(), cells, 0
-        self._bar = tqdm(total=round(total_s, 1), file=self._file, dynamic_ncols=True, leave=True, mininterval=0.2, bar_format="{desc} |{bar:20}| {percentage:3.0f}%{postfix}")
+        self._bar = tqdm(
+            total=round(total_s, 1),
+            file=self._file,
+            dynamic_ncols=True,
+            leave=True,
+            mininterval=0.2,
+            bar_format="{desc} |{bar:20}| {percentage:3.0f}%{postfix}",
+        )
 
     def show(self, what: str) -> None:
         spent = time.monotonic() - self.began
@@ -208,15 +241,19 @@ class Results:
 def run(plan: Plan, *, fresh: bool = False) -> Results:
     """Measure what is missing of `plan` and return all of it.
 
-    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are recorded.
-    """
+    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
+    recorded."""
     known = Store(plan.host.profile, plan.section)
     with known.lock():
         store.name_machine()
         pending = plan.pending(known, fresh)
         result = Results(plan, known)
         recorded = known.starts_by_key()
-        unsupported = [arm for arm in plan.arms if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported]
+        unsupported = [
+            arm
+            for arm in plan.arms
+            if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported
+        ]
         if any(pending.values()) or unsupported:
             result.run = known.new_run()
             _measure(plan, known, result.run, pending, unsupported)
@@ -228,25 +265,38 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
     return result
 
 
-def narrow(plan: Plan, results: Results, *, cells: int | None = None, metric: str = "output_throughput", baseline: str = "baseline") -> pandas.DataFrame:
-    """Measure up to `cells` more concurrencies an arm (None: the plan's `crossover_cells`) where its crossover lies, the baseline at the
-    same ones, and return all cells.
+def narrow(
+    plan: Plan,
+    results: Results,
+    *,
+    cells: int | None = None,
+    metric: str = "output_throughput",
+    baseline: str = "baseline",
+) -> pandas.DataFrame:
+    """Measure up to `cells` more concurrencies an arm (None: the plan's `crossover_cells`) where its crossover lies,
+    the baseline at the same ones, and return all cells.
 
-    One more life of a server for each arm whose crossover can be narrowed, and one of the baseline's. The loads in between take
-    their number of prompts from those around them.
-    """
+    One more life of a server for each arm whose crossover can be narrowed, and one of the baseline's. The loads in
+    between take their number of prompts from those around them."""
     frame, by_name = results.frame(), {arm.name: arm for arm in plan.arms}
     cells = plan.parameters.get("crossover_cells", 0) if cells is None else cells
     if baseline not in set(frame["arm"]) or cells < 1:
         return frame
     highest = by_name[baseline].options.get("max_num_seqs") or max(load.concurrency for load in plan.loads)
-    wanted = {crossing.arm: comparisons.between(crossing, cells, highest) for crossing in comparisons.crossings(frame, metric, baseline)}
+    wanted = {
+        crossing.arm: comparisons.between(crossing, cells, highest)
+        for crossing in comparisons.crossings(frame, metric, baseline)
+    }
     wanted = {arm: found for arm, found in wanted.items() if found}
     if not wanted:
         return frame
     known = [load.concurrency for load in plan.loads]
     rounds = [load.prompts / load.concurrency for load in plan.loads]
-    loads = {c: replace(plan.loads[0], concurrency=c, prompts=c * math.ceil(np.interp(c, known, rounds))) for found in wanted.values() for c in found}
+    loads = {
+        c: replace(plan.loads[0], concurrency=c, prompts=c * math.ceil(np.interp(c, known, rounds)))
+        for found in wanted.values()
+        for c in found
+    }
     parts = [frame]
     for names, concurrencies in [([baseline], sorted(loads))] + [([arm], found) for arm, found in wanted.items()]:
         more = replace(plan, arms=tuple(by_name[name] for name in names), loads=tuple(loads[c] for c in concurrencies))
@@ -268,12 +318,16 @@ def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]],
             arms = [arm for arm in plan.arms if pending.get(arm.name)]
             for arm, following in itertools.zip_longest(arms, arms[1:]):
                 _measure_arm(plan, run, arm, pending[arm.name], generator, ahead, following, estimate, bar, timing)
-                timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+                timing["harness"] = (
+                    time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+                )
                 _record(run, record, timing)
                 known.rebuild(run)
     finally:
         bar.close()
-        timing["harness"] = time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+        timing["harness"] = (
+            time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+        )
         _record(run, record, timing)
         known.rebuild(run)
 
@@ -285,7 +339,14 @@ def record_of(plan: Plan) -> dict:
         "host": plan.host.as_dict(),
         "section": plan.section,
         "parameters": plan.parameters,
-        "provenance": plan.provenance() | {"python": plan.environment.python_version, "engine_versions": plan.environment.versions, "harness": __version__, "git": git_commit(), "kernel": platform.release()},
+        "provenance": plan.provenance()
+        | {
+            "python": plan.environment.python_version,
+            "engine_versions": plan.environment.versions,
+            "harness": __version__,
+            "git": git_commit(),
+            "kernel": platform.release(),
+        },
         "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
         "dataset": plan.loads[0].dataset.identity() if plan.loads else None,
         "order_seed": plan.seed,
@@ -296,7 +357,10 @@ def record_of(plan: Plan) -> dict:
 
 def _record(run: Run, record: dict, timing: dict[str, float]) -> None:
     """run.json with the time so far, after each arm."""
-    store.write(run.folder / "run.json", record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": store.now()})
+    store.write(
+        run.folder / "run.json",
+        record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": store.now()},
+    )
 
 
 def _log(run: Run) -> Path:
@@ -305,11 +369,12 @@ def _log(run: Run) -> Path:
 
 
 class Ahead:
-    """The next arm's server, started beside the present one's: two thirds of a start are imports, which keep one core of two busy.
+    """The next arm's server, started beside the present one's: two thirds of a start are imports, which keep one core
+    of two busy.
 
-    It is frozen before its weights, at the latest when the present server is ready, until that one's arm is done: nothing but the present
-    server runs while a cell is measured, and only one holds a model. A context manager: what was not taken is stopped.
-    """
+    It is frozen before its weights, at the latest when the present server is ready, until that one's arm is done:
+    nothing but the present server runs while a cell is measured, and only one holds a model. A context manager: what
+    was not taken is stopped."""
 
     def __init__(self, plan: Plan, run: Run):
         self.plan, self.run, self._server = plan, run, None
@@ -330,12 +395,27 @@ class Ahead:
         """Start `arm`'s server and return it; None where that cannot be: its own turn will say why."""
         if self._server is None and self.plan.starts_in_pairs():
             with contextlib.suppress(HostError, OSError):
-                self._server = servers.launch(arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name))
+                self._server = servers.launch(
+                    arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name)
+                )
         return self._server
 
 
-def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: Generator, ahead: Ahead, following: Arm | None, estimate: Estimate, bar: Progress, timing: dict) -> None:
-    """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are left."""
+def _measure_arm(
+    plan: Plan,
+    run: Run,
+    arm: Arm,
+    cells: list[Cell],
+    generator: Generator,
+    ahead: Ahead,
+    following: Arm | None,
+    estimate: Estimate,
+    bar: Progress,
+    timing: dict,
+) -> None:
+    """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are
+    left.
+    """
     folder = run.start_folder(arm.name)
     left, deaths, lost = list(cells), 0, []
     while left:
@@ -346,7 +426,9 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
             folder.mkdir(parents=True, exist_ok=True)
             launched = ahead.take(arm)
             beside = ahead.begin(following) if following and not launched and not deaths else None
-            with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, beside=beside) as server:
+            with servers.serve(
+                arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, beside=beside
+            ) as server:
                 generator.wait_until_ready()
                 timing["start"] += time.monotonic() - began
                 bar.advance(estimate.start_s)
@@ -372,7 +454,17 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
                 lost.append({"cell": left[0].name, "reason": reason})
                 bar.say(f"{left[0].name}: {reason}; the server is started once more")
                 continue
-            write_start(plan, run, arm, "failed", reason=reason, last_lines=lines, lost=lost, exit_code=getattr(error, "exit_code", None), failure_s=time.monotonic() - began)
+            write_start(
+                plan,
+                run,
+                arm,
+                "failed",
+                reason=reason,
+                last_lines=lines,
+                lost=lost,
+                exit_code=getattr(error, "exit_code", None),
+                failure_s=time.monotonic() - began,
+            )
             bar.say(f"{arm.name} failed: {reason}")
             for cell in left:
                 bar.advance(estimate.cell_s[cell.key], cell=True)
@@ -380,18 +472,26 @@ def _measure_arm(plan: Plan, run: Run, arm: Arm, cells: list[Cell], generator: G
 
 
 def _warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, timing: dict) -> None:
-    """One short load at the highest concurrency: the first requests of a path are slow and are never counted. The probe that
-    found the server ready has been the first one alone in flight."""
+    """One short load at the highest concurrency: the first requests of a path are slow and are never counted. The probe
+    that found the server ready has been the first one alone in flight.
+    """
     began = time.monotonic()
     bar.show(f"{arm.name}: warming up")
     loads = plan.loads_of(arm)
     most = max(load.concurrency for load in loads)
-    generator.run(Load(most, max(2, min(most, 64)), loads[0].dataset, WARMUP_TOKENS, loads[0].temperature, True, WARMUP_SEED), server, tokenizer=str(arm.model.folder))
+    generator.run(
+        Load(most, max(2, min(most, 64)), loads[0].dataset, WARMUP_TOKENS, loads[0].temperature, True, WARMUP_SEED),
+        server,
+        tokenizer=str(arm.model.folder),
+    )
     timing["warm-up"] += time.monotonic() - began
 
 
 def _probe(plan: Plan, arm: Arm, server, bar: Progress, timing: dict) -> dict:
-    """What the probe of the arm's cache found. It comes before the start counts as one, so that an arm whose cache does nothing has failed and costs no cell."""
+    """What the probe of the arm's cache found.
+
+    It comes before the start counts as one, so that an arm whose cache does nothing has failed and costs no cell.
+    """
     began = time.monotonic()
     bar.show(f"{arm.name}: probing its cache")
     try:
@@ -414,7 +514,9 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     result, requests = _split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
     counters = metrics.difference(before, after)
-    moved = tiers.moved(cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(vllm.EXTERNAL_HITS))
+    moved = tiers.moved(
+        cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(vllm.EXTERNAL_HITS)
+    )
     evidence = {
         "key": cell.key,
         "host": plan.host.profile,
@@ -430,7 +532,12 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         "repeat": cell.repeat,
         "at": store.now(),
         "seed": cell.load.seed_of(cell.repeat),
-        "asked": {"prompts": load.prompts, "output_tokens": cell.load.output_tokens, "ignore_eos": cell.load.ignore_eos, "temperature": cell.load.temperature},
+        "asked": {
+            "prompts": load.prompts,
+            "output_tokens": cell.load.output_tokens,
+            "ignore_eos": cell.load.ignore_eos,
+            "temperature": cell.load.temperature,
+        },
         "result": result,
         "counters": counters,
         "speculation": metrics.acceptance(before, after),
@@ -440,7 +547,12 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         **parallel,
         **({"moved": moved} if moved else {}),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
-        "labels": {"host": plan.host.profile, "weights": cell.arm.weights, "acceptance": cell.arm.acceptance, "engine": "modified" if plan.environment.modified else "as released"},
+        "labels": {
+            "host": plan.host.profile,
+            "weights": cell.arm.weights,
+            "acceptance": cell.arm.acceptance,
+            "engine": "modified" if plan.environment.modified else "as released",
+        },
     }
     cell_s = time.monotonic() - began
     evidence["timing"] = {"load_s": load_s, "cell_s": cell_s, "overhead_s": cell_s - load_s}
@@ -449,7 +561,12 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     timing["load"] += load_s
     if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
         server.require_alive(servers.LAST_WORDS_S)
-        raise ServerError(f"{cell.name}: the server does not answer after the load", reason="no token came back after the load", log=server.log, last_lines=servers.tail(server.log))
+        raise ServerError(
+            f"{cell.name}: the server does not answer after the load",
+            reason="no token came back after the load",
+            log=server.log,
+            last_lines=servers.tail(server.log),
+        )
 
 
 def _scrape(server) -> metrics.Snapshot:
@@ -464,17 +581,27 @@ def _scrape(server) -> metrics.Snapshot:
 def _alive(server) -> bool:
     """One more token, asked for after the load."""
     try:
-        return all(servers.complete(server.url, server.arm.model.name, servers.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"] == 1 for _ in range(server.arm.replicas))
+        return all(
+            servers.complete(server.url, server.arm.model.name, servers.PROBE_PROMPT, 1, 60)["usage"][
+                "completion_tokens"
+            ]
+            == 1
+            for _ in range(server.arm.replicas)
+        )
     except (OSError, ValueError, KeyError):
         return False
 
 
 def _split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[dict]]:
-    """A load's result without its long lists, and one record a request; times in seconds from the first request's start.
+    """A load's result without its long lists, and one record a request; times in seconds from the first request's
+    start.
 
     Where requests came one by one, `counters` has what each of them added to the server's.
     """
-    rows = {name: result.pop(name, []) for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")}
+    rows = {
+        name: result.pop(name, [])
+        for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
+    }
     first = min((start for start in rows["start_times"] if start), default=0.0)
     requests = []
     for index, start in enumerate(rows["start_times"]):
@@ -491,7 +618,9 @@ def _split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[
         )
     if watched and len(watched) == len(requests) + 1:
         for request, before, after in zip(requests, watched, watched[1:], strict=False):
-            request["counters"] = {name: None if after[name] is None else round(after[name] - (before[name] or 0), 6) for name in after}
+            request["counters"] = {
+                name: None if after[name] is None else round(after[name] - (before[name] or 0), 6) for name in after
+            }
     kept = {name: value for name, value in result.items() if isinstance(value, int | float | str) or value is None}
     kept["sample"] = (rows["generated_texts"] or [""])[0][:200]
     for name in ("base_url", "tokenizer_id", "model_id"):
@@ -505,10 +634,29 @@ def _weights(arm: Arm, start: dict) -> dict:
         return {"weights_source": "log"}
     sizes = [model.weights_gib for model in (arm.model, arm.draft) if model]
     widened = 2 if arm.options.get("dtype") == "float32" else 1
-    return {"weights_gib": round(widened * sum(sizes) / arm.split, 3), "weights_source": "files" if arm.split == 1 else "files, in equal parts"} if all(sizes) else {}
+    return (
+        {
+            "weights_gib": round(widened * sum(sizes) / arm.split, 3),
+            "weights_source": "files" if arm.split == 1 else "files, in equal parts",
+        }
+        if all(sizes)
+        else {}
+    )
 
 
-def write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | None = None, figures: dict | None = None, last_lines=(), lost=(), exit_code=None, failure_s=None) -> None:
+def write_start(
+    plan: Plan,
+    run: Run,
+    arm: Arm,
+    outcome: str,
+    *,
+    reason: str | None = None,
+    figures: dict | None = None,
+    last_lines=(),
+    lost=(),
+    exit_code=None,
+    failure_s=None,
+) -> None:
     """Store what a start came to."""
     command = engines.get(arm.engine).command(arm, Path("python"), 0)
     store.write(
@@ -526,7 +674,13 @@ def write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | N
             "last_lines": list(map(servers.tidied, last_lines)),
             "lost_cells": list(lost),
             "figures": figures or {},
-            "command": [str(word).replace(str(arm.model.source), arm.model.name).replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "").replace(str(Path(__file__).parents[2]), ".") for word in command],
+            "command": [
+                str(word)
+                .replace(str(arm.model.source), arm.model.name)
+                .replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "")
+                .replace(str(Path(__file__).parents[2]), ".")
+                for word in command
+            ],
             "labels": {"host": plan.host.profile, "weights": arm.weights, "acceptance": arm.acceptance},
             "at": store.now(),
         },
@@ -535,7 +689,11 @@ def write_start(plan: Plan, run: Run, arm: Arm, outcome: str, *, reason: str | N
 
 def git_commit() -> str | None:
     """The checkout's commit, with `+` when it has changes; None outside a checkout."""
-    run = subprocess.run(["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"], capture_output=True, text=True)
+    run = subprocess.run(
+        ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"],
+        capture_output=True,
+        text=True,
+    )
     return run.stdout.strip() or None
 
 
@@ -543,21 +701,36 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
     """Print arms × cells, what is measured already, what cannot run here and why; returns the estimated minutes."""
     pending = plan.pending(known, fresh)
     estimate = plan.estimate(known, pending)
-    loads = ", ".join(f"{load.concurrency}{f' {load.dataset.label}' if load.dataset.label else ''} ({load.prompts} prompts)" for load in plan.loads)
-    say(f"section {plan.section} on {plan.host.profile} with vLLM {plan.environment.vllm or '(not installed yet)'}; results in {known.folder}")
+    loads = ", ".join(
+        f"{load.concurrency}{f' {load.dataset.label}' if load.dataset.label else ''} ({load.prompts} prompts)"
+        for load in plan.loads
+    )
+    say(
+        f"section {plan.section} on {plan.host.profile} with vLLM "
+        f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
+    )
     say(f"loads: concurrency {loads}; {plan.repeats} repeat{'s' if plan.repeats > 1 else ''}")
     width = max(len(arm.name) for arm in plan.arms)
     for arm in plan.arms:
-        labels = "".join(f", {label}" for label in (f"{arm.weights} weights" if arm.weights == "random" else "", "prescribed acceptance" if arm.acceptance == "prescribed" else "") if label)
+        labels = "".join(
+            f", {label}"
+            for label in (
+                f"{arm.weights} weights" if arm.weights == "random" else "",
+                "prescribed acceptance" if arm.acceptance == "prescribed" else "",
+            )
+            if label
+        )
         if arm.unsupported:
             say(f"  {arm.name:<{width}}  cannot run here: {arm.unsupported}")
             continue
         total, missing = len(plan.loads_of(arm)) * plan.repeats, len(pending[arm.name])
         seconds = (estimate.start_s + sum(estimate.cell_s[cell.key] for cell in pending[arm.name])) if missing else 0
-        say(f"  {arm.name:<{width}}  {total} cells, {total - missing} measured already, {missing} to measure, about {seconds / 60:.1f} min{labels}")
+        say(
+            f"  {arm.name:<{width}}  {total} cells, {total - missing} measured already, {missing} to "
+            f"measure, about {seconds / 60:.1f} min{labels}"
+        )
     for note in plan.notes:
         say(f"  note: {note}")
     minutes = estimate.total(pending) / 60
     say(f"estimated: {minutes:.1f} minutes")
     return minutes
-

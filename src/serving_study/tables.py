@@ -1,4 +1,5 @@
-"""Tidy frame in, styled table out. A figure that is not there is a dash, never a zero; every caption carries the labels.
+"""Tidy frame in, styled table out. A figure that is not there is a dash, never a zero; every caption carries the
+labels.
 
 A cell whose certificate failed shows its figure struck through and takes no part in means or multiples.
 """
@@ -12,8 +13,37 @@ from . import certificates, comparisons, paths, reference, store
 
 DASH = "–"
 WORDS = ("evidence", "reason", "found")
-TEXT = ("arm", "host", "technique", "basis", "what", "check", "outcome", "phase", "metric", "certificate", "against", "figures", "verdict", "crossover", "model", "attention", "layers", "setting", "figure", "link", "tier", "pays", *WORDS)
-WIDTHS = {"technique": 11, "problem": 8, "look first at": 9, "what is known": 25}  # of columns whose words may wrap, in rem; 14 for those in WORDS
+TEXT = (
+    "arm",
+    "host",
+    "technique",
+    "basis",
+    "what",
+    "check",
+    "outcome",
+    "phase",
+    "metric",
+    "certificate",
+    "against",
+    "figures",
+    "verdict",
+    "crossover",
+    "model",
+    "attention",
+    "layers",
+    "setting",
+    "figure",
+    "link",
+    "tier",
+    "pays",
+    *WORDS,
+)
+WIDTHS = {
+    "technique": 11,
+    "problem": 8,
+    "look first at": 9,
+    "what is known": 25,
+}  # of columns whose words may wrap, in rem; 14 for those in WORDS
 METRIC_NAMES = {
     "total_token_throughput": "total throughput (tok/s)",
     "output_throughput": "output throughput (tok/s)",
@@ -28,8 +58,20 @@ def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, in
     frame = frame.rename_axis(None).rename_axis(None, axis=1)
     frame = frame if index else frame.reset_index(drop=True)
     widths = dict.fromkeys(WORDS, 14) | WIDTHS
-    looks = {name: f"text-align: left; white-space: normal; min-width: {widths[name]}rem" if name in widths else "text-align: left" for name in frame.columns if name in TEXT or name in widths}
-    styler = frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()}).format(formats or {}, na_rep=DASH).set_uuid(_identifier(caption)).set_table_attributes('class="dataframe"').set_caption(caption)
+    looks = {
+        name: f"text-align: left; white-space: normal; min-width: {widths[name]}rem"
+        if name in widths
+        else "text-align: left"
+        for name in frame.columns
+        if name in TEXT or name in widths
+    }
+    styler = (
+        frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()})
+        .format(formats or {}, na_rep=DASH)
+        .set_uuid(_identifier(caption))
+        .set_table_attributes('class="dataframe"')
+        .set_caption(caption)
+    )
     return styler if index else styler.hide(axis="index")
 
 
@@ -43,8 +85,20 @@ def starts(frame: pandas.DataFrame) -> Styler:
     shown = frame[["arm", "outcome", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "reason"]].copy()
     if shown["reason"].isna().all():
         shown = shown.drop(columns="reason")
-    shown = shown.rename(columns={"weights_gib": "weights (GiB)", "kv_cache_tokens": "KV cache (tokens)", "max_concurrency": "maximum concurrency", "startup_s": "start (s)"})
-    formats = {"weights (GiB)": "{:.2f}", "KV cache (tokens)": "{:,.0f}", "maximum concurrency": "{:.2f}×", "start (s)": "{:.0f}"}
+    shown = shown.rename(
+        columns={
+            "weights_gib": "weights (GiB)",
+            "kv_cache_tokens": "KV cache (tokens)",
+            "max_concurrency": "maximum concurrency",
+            "startup_s": "start (s)",
+        }
+    )
+    formats = {
+        "weights (GiB)": "{:.2f}",
+        "KV cache (tokens)": "{:,.0f}",
+        "maximum concurrency": "{:.2f}×",
+        "start (s)": "{:.0f}",
+    }
     return style(shown, f"Memory at start ({labels(frame)})", formats)
 
 
@@ -52,7 +106,11 @@ def provenance(plan) -> Styler:
     """What was measured where: machine, engine, models, dataset."""
     models = {model.name: model for arm in plan.arms for model in (arm.model, arm.draft) if model}
     rows = [
-        ("host", f"{plan.host.profile}: {', '.join(gpu.name for gpu in plan.host.gpus) or plan.host.cpu_model}, {plan.host.cpus} cores, {plan.host.memory_gib:.0f} GiB"),
+        (
+            "host",
+            f"{plan.host.profile}: {', '.join(gpu.name for gpu in plan.host.gpus) or plan.host.cpu_model}, "
+            f"{plan.host.cpus} cores, {plan.host.memory_gib:.0f} GiB",
+        ),
         ("engine", f"vLLM {plan.environment.vllm}, torch {plan.environment.versions.get('torch')}"),
         *(("model", f"{model.name}, {model.weights} weights") for model in models.values()),
         *(("prompts", f"{load.dataset.name}, sha256 {load.dataset.sha256[:12]}") for load in plan.loads[:1]),
@@ -69,14 +127,24 @@ def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
         return "There is nothing to compare yet."
     best, worst = table.loc[table["ratio"].idxmax()], table.loc[table["ratio"].idxmin()]
     same = int((table["differs"] == False).sum())  # noqa: E712 - None is neither
-    words = [f"{row['arm']} at concurrency {row['concurrency']} has {row['ratio']:.2f} times the baseline's output throughput" for row in (best, worst)]
+    words = [
+        f"{row['arm']} at concurrency {row['concurrency']} has {row['ratio']:.2f} times the baseline's "
+        "output throughput"
+        for row in (best, worst)
+    ]
     bounded = table["differs"].notna().any()
-    noise = f"{same} of {len(table)} comparisons lie inside the noise floor" if bounded else "no A/A pair was run, so that nothing bounds the noise"
+    noise = (
+        f"{same} of {len(table)} comparisons lie inside the noise floor"
+        if bounded
+        else "no A/A pair was run, so that nothing bounds the noise"
+    )
     return f"On this host ({labels(frame)}), the best case is {words[0]}, the worst {words[1]}; {noise}."
 
 
 def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
-    """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no difference»."""
+    """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no
+    difference».
+    """
     means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
     against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
     rows = []
@@ -84,9 +152,16 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
         row = {"concurrency": int(concurrency)}
         for arm in dict.fromkeys(frame["arm"]):
             value = means.get((arm, concurrency), math.nan)
-            row[arm] = _withheld(frame, arm, concurrency) if math.isnan(value) else f"{value:,.1f}{_multiple(against, arm, concurrency)}"
+            row[arm] = (
+                _withheld(frame, arm, concurrency)
+                if math.isnan(value)
+                else f"{value:,.1f}{_multiple(against, arm, concurrency)}"
+            )
         rows.append(row)
-    return style(pandas.DataFrame(rows), f"{METRIC_NAMES.get(metric, metric).capitalize()} and multiple of {baseline} ({labels(frame)})")
+    return style(
+        pandas.DataFrame(rows),
+        f"{METRIC_NAMES.get(metric, metric).capitalize()} and multiple of {baseline} ({labels(frame)})",
+    )
 
 
 def _multiple(against: pandas.DataFrame, arm: str, concurrency: int) -> str:
@@ -105,46 +180,88 @@ def _withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
 
 
 def latencies(frame: pandas.DataFrame, metric: str) -> Styler:
-    """Median, p95 and p99 of one latency (`ttft`, `tpot`, `itl`, `e2el`) in ms by concurrency and arm; means over repeats."""
+    """Median, p95 and p99 of one latency (`ttft`, `tpot`, `itl`, `e2el`) in ms by concurrency and arm; means over
+    repeats.
+    """
     rows = []
     for concurrency in sorted(frame["concurrency"].unique()):
         for arm in dict.fromkeys(frame["arm"]):
             cells = comparisons.usable(frame)
             cells = cells[(cells["arm"] == arm) & (cells["concurrency"] == concurrency)]
             if len(cells):
-                rows.append({"concurrency": int(concurrency), "arm": arm} | {name: cells[f"{name}_{metric}_ms"].mean() for name in ("median", "p95", "p99")})
-    return style(pandas.DataFrame(rows, columns=["concurrency", "arm", "median", "p95", "p99"]), f"{metric.upper()} in ms ({labels(frame)})", {name: "{:,.1f}" for name in ("median", "p95", "p99")})
+                rows.append(
+                    {"concurrency": int(concurrency), "arm": arm}
+                    | {name: cells[f"{name}_{metric}_ms"].mean() for name in ("median", "p95", "p99")}
+                )
+    return style(
+        pandas.DataFrame(rows, columns=["concurrency", "arm", "median", "p95", "p99"]),
+        f"{metric.upper()} in ms ({labels(frame)})",
+        {name: "{:,.1f}" for name in ("median", "p95", "p99")},
+    )
 
 
 def acceptance(frame: pandas.DataFrame) -> Styler:
     """Acceptance rate, length, and rate by position, from the counter differences of each cell; means over repeats."""
     rows = []
-    for (arm, concurrency), cells in comparisons.usable(frame).dropna(subset=["acceptance_rate"]).groupby(["arm", "concurrency"], sort=False):
-        positions = pandas.DataFrame([store.read(file)["speculation"]["acceptance_by_position"] for file in cells["file"]]).mean()
-        row = {"arm": arm, "concurrency": int(concurrency), "rate": cells["acceptance_rate"].mean(), "tokens a round": cells["acceptance_length"].mean()}
+    for (arm, concurrency), cells in (
+        comparisons.usable(frame).dropna(subset=["acceptance_rate"]).groupby(["arm", "concurrency"], sort=False)
+    ):
+        positions = pandas.DataFrame(
+            [store.read(file)["speculation"]["acceptance_by_position"] for file in cells["file"]]
+        ).mean()
+        row = {
+            "arm": arm,
+            "concurrency": int(concurrency),
+            "rate": cells["acceptance_rate"].mean(),
+            "tokens a round": cells["acceptance_length"].mean(),
+        }
         rows.append(row | {f"position {index + 1}": value for index, value in enumerate(positions)})
     shown = pandas.DataFrame(rows)
-    formats = {name: "{:.3f}" for name in shown.columns if name.startswith("position")} | {"rate": "{:.3f}", "tokens a round": "{:.2f}"}
+    formats = {name: "{:.3f}" for name in shown.columns if name.startswith("position")} | {
+        "rate": "{:.3f}",
+        "tokens a round": "{:.2f}",
+    }
     return style(shown, f"Draft tokens accepted ({labels(frame)})", formats if rows else None)
 
 
 def glance(frame: pandas.DataFrame) -> Styler:
-    """Which figures to believe: arms down, concurrencies across, each with its verdict and, where one failed, the checks that did."""
+    """Which figures to believe: arms down, concurrencies across, each with its verdict and, where one failed, the
+    checks that did.
+    """
     rows = []
     for arm in dict.fromkeys(frame["arm"]):
         row = {"arm": arm}
         for concurrency in sorted(frame["concurrency"].unique()):
             cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
             verdicts = list(cells["certificate"])
-            worst = next((verdict for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS) if verdict in verdicts), None)
-            row[str(concurrency)] = DASH if worst is None else f"{badge(worst)} {verdicts.count(certificates.PASS)} of {len(verdicts)}{failed_checks(cells)}"
+            worst = next(
+                (
+                    verdict
+                    for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS)
+                    if verdict in verdicts
+                ),
+                None,
+            )
+            row[str(concurrency)] = (
+                DASH
+                if worst is None
+                else f"{badge(worst)} {verdicts.count(certificates.PASS)} of {len(verdicts)}{failed_checks(cells)}"
+            )
         rows.append(row)
     return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by concurrency ({labels(frame)})")
 
 
 def failed_checks(cells: pandas.DataFrame) -> str:
-    failed = dict.fromkeys(check["name"] for file in cells["file"] for check in store.read(file)["certificate"]["checks"] if check["outcome"] == certificates.FAIL)
-    whole, partial = [name for name in failed if name not in certificates.PARTIAL], [name for name in failed if name in certificates.PARTIAL]
+    failed = dict.fromkeys(
+        check["name"]
+        for file in cells["file"]
+        for check in store.read(file)["certificate"]["checks"]
+        if check["outcome"] == certificates.FAIL
+    )
+    whole, partial = (
+        [name for name in failed if name not in certificates.PARTIAL],
+        [name for name in failed if name in certificates.PARTIAL],
+    )
     return (f": {', '.join(whole)}" if whole else "") + (f" ({', '.join(partial)} withheld)" if partial else "")
 
 
@@ -152,40 +269,86 @@ def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseli
     """Up to which concurrency each arm pays, as an interval, and how sure that is."""
     rows = []
     for found in comparisons.crossings(frame, metric, baseline):
-        sure = f"{comparisons.CONFIDENCE:.0%} intervals of {found.repeats} repeats, and the noise floor" if found.repeats > 1 else "one draw against the noise floor"
-        rows.append({"arm": found.arm, "crossover": found.words, "measured at": ", ".join(map(str, found.measured)), "confidence": sure})
-    return style(pandas.DataFrame(rows, columns=["arm", "crossover", "measured at", "confidence"]), f"Concurrency up to which an arm pays, by {METRIC_NAMES[metric].split(' (')[0]} ({labels(frame)})")
+        sure = (
+            f"{comparisons.CONFIDENCE:.0%} intervals of {found.repeats} repeats, and the noise floor"
+            if found.repeats > 1
+            else "one draw against the noise floor"
+        )
+        rows.append(
+            {
+                "arm": found.arm,
+                "crossover": found.words,
+                "measured at": ", ".join(map(str, found.measured)),
+                "confidence": sure,
+            }
+        )
+    return style(
+        pandas.DataFrame(rows, columns=["arm", "crossover", "measured at", "confidence"]),
+        f"Concurrency up to which an arm pays, by {METRIC_NAMES[metric].split(' (')[0]} ({labels(frame)})",
+    )
 
 
 def explained(section: int, host: str) -> Styler:
     """What TPOT explains of the reference study's throughput ratios."""
-    table = reference.explained(section, host).rename(columns={"ratio": "throughput ratio", "latency": "TPOT ratio", "share": "explained by TPOT"})
-    return style(table, f"What the reference study's TPOT explains of its throughput ratios ({host}, reference)", {"throughput ratio": "{:.2f}×", "TPOT ratio": "{:.2f}×", "rest": "{:.2f}×", "explained by TPOT": "{:.0%}"})
+    table = reference.explained(section, host).rename(
+        columns={"ratio": "throughput ratio", "latency": "TPOT ratio", "share": "explained by TPOT"}
+    )
+    return style(
+        table,
+        f"What the reference study's TPOT explains of its throughput ratios ({host}, reference)",
+        {"throughput ratio": "{:.2f}×", "TPOT ratio": "{:.2f}×", "rest": "{:.2f}×", "explained by TPOT": "{:.0%}"},
+    )
 
 
 def verdicts(frame: pandas.DataFrame, section: int, tolerance: float = reference.TOLERANCE) -> Styler:
-    """This host's cells against its own earlier runs, the other hosts' and the reference study: how many figures reproduce, and why not."""
+    """This host's cells against its own earlier runs, the other hosts' and the reference study: how many figures
+    reproduce, and why not.
+    """
     host = frame["host"].iloc[0]
     own = reference.of_files(host, list(frame["file"]))
     others = reference.earlier(host, section, set(frame["file"]))[-4:]
-    others += [reference.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"])) for name in other_hosts(section, {host})]
+    others += [
+        reference.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"]))
+        for name in other_hosts(section, {host})
+    ]
     others += [reference.study(f"reference/{name}", section) for name in reference.load(section)["host"].unique()]
     rows = []
     for other in others:
         table = reference.verdicts(own, other, tolerance=tolerance)
         for kind, found in table.groupby("kind", sort=False):
             counts = found["verdict"].value_counts()
-            looks = {reference.DIFFERS: certificates.FAIL, reference.REPRODUCES: certificates.PASS, reference.NOT_COMPARABLE: certificates.UNKNOWN}
-            verdict = "<br>".join(f'<span class="badge-{look}">{name}</span> {counts[name]}' for name, look in looks.items() if name in counts)
-            rows.append({"against": other.name, "figures": "ratios" if kind == "ratio" else kind, "verdict": verdict, "found": _reason(found)})
-    return style(pandas.DataFrame(rows, columns=["against", "figures", "verdict", "found"]), f"Does it reproduce? ({labels(frame)})")
+            looks = {
+                reference.DIFFERS: certificates.FAIL,
+                reference.REPRODUCES: certificates.PASS,
+                reference.NOT_COMPARABLE: certificates.UNKNOWN,
+            }
+            verdict = "<br>".join(
+                f'<span class="badge-{look}">{name}</span> {counts[name]}'
+                for name, look in looks.items()
+                if name in counts
+            )
+            rows.append(
+                {
+                    "against": other.name,
+                    "figures": "ratios" if kind == "ratio" else kind,
+                    "verdict": verdict,
+                    "found": _reason(found),
+                }
+            )
+    return style(
+        pandas.DataFrame(rows, columns=["against", "figures", "verdict", "found"]),
+        f"Does it reproduce? ({labels(frame)})",
+    )
 
 
 def _reason(found: pandas.DataFrame) -> str:
     differing = found[found["verdict"] == reference.DIFFERS]
     if len(differing):
         row = differing.loc[differing["change"].abs().idxmax()]
-        return f"most: {METRIC_NAMES.get(row['metric'], row['metric'])} of {row['arm']} at concurrency {row['concurrency']}, {row['why']}"
+        return (
+            f"most: {METRIC_NAMES.get(row['metric'], row['metric'])} of {row['arm']} at concurrency "
+            f"{row['concurrency']}, {row['why']}"
+        )
     unequal = found[found["verdict"] == reference.NOT_COMPARABLE]["why"]
     names = dict.fromkeys(part.split(": ")[0] for why in unequal for part in why.split("; "))
     return f"unequal: {', '.join(names)}" if names else "all within their intervals or the tolerance"
@@ -217,7 +380,10 @@ def badge(verdict: str) -> str:
 def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
     """All checks of one cell with their evidence."""
     cell = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)].iloc[0]
-    rows = [{"check": check["name"], "outcome": badge(check["outcome"]), "evidence": check["evidence"]} for check in store.read(cell["file"])["certificate"]["checks"]]
+    rows = [
+        {"check": check["name"], "outcome": badge(check["outcome"]), "evidence": check["evidence"]}
+        for check in store.read(cell["file"])["certificate"]["checks"]
+    ]
     return style(pandas.DataFrame(rows), f"The certificate of {arm} at concurrency {concurrency} ({labels(frame)})")
 
 
@@ -228,8 +394,19 @@ def noise(frame: pandas.DataFrame, metrics: tuple[str, ...], baseline: str = "ba
         floors = comparisons.floor(frame, metric, baseline)
         variation = comparisons.summary(frame, metric).groupby("concurrency")["cv"].mean()
         for concurrency, value in floors.items():
-            rows.append({"metric": METRIC_NAMES.get(metric, metric), "concurrency": concurrency, "A/A floor": value, "coefficient of variation": variation.get(concurrency, math.nan)})
-    return style(pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "coefficient of variation"]), f"Noise floor ({labels(frame)})", {"A/A floor": "{:.1%}", "coefficient of variation": "{:.1%}"})
+            rows.append(
+                {
+                    "metric": METRIC_NAMES.get(metric, metric),
+                    "concurrency": concurrency,
+                    "A/A floor": value,
+                    "coefficient of variation": variation.get(concurrency, math.nan),
+                }
+            )
+    return style(
+        pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "coefficient of variation"]),
+        f"Noise floor ({labels(frame)})",
+        {"A/A floor": "{:.1%}", "coefficient of variation": "{:.1%}"},
+    )
 
 
 def decomposition(frame: pandas.DataFrame, baseline: str = "baseline", steady: bool = False) -> Styler:
@@ -237,14 +414,22 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline", steady: b
     table = comparisons.decompose(frame, baseline, steady)
     shown = table.rename(columns={"mix": "work mix", "ratio": "throughput ratio"})
     formats = {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio", "closure")}
-    return style(shown, f"What a throughput ratio is made of, {'steady window' if steady else 'whole run'} ({labels(frame)})", formats)
+    return style(
+        shown,
+        f"What a throughput ratio is made of, {'steady window' if steady else 'whole run'} ({labels(frame)})",
+        formats,
+    )
 
 
 def timing(frame: pandas.DataFrame) -> Styler:
     """Where the time of the runs went, in seconds and as a share."""
     table = frame.groupby("phase", sort=False)["seconds"].sum().reset_index()
     table["share"] = table["seconds"] / table["seconds"].sum()
-    return style(table.rename(columns={"seconds": "time (s)"}), f"Where the time went, over {frame['run'].nunique()} run{'s' if frame['run'].nunique() != 1 else ''}", {"time (s)": "{:.1f}", "share": "{:.1%}"})
+    return style(
+        table.rename(columns={"seconds": "time (s)"}),
+        f"Where the time went, over {frame['run'].nunique()} run{'s' if frame['run'].nunique() != 1 else ''}",
+        {"time (s)": "{:.1f}", "share": "{:.1%}"},
+    )
 
 
 def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, baseline: str | None = None) -> Styler:
@@ -252,8 +437,17 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
 
     With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
     """
-    frames = [own, *(store.Store(host, section, paths.RESULTS_PUBLISHED).newest() for host in other_hosts(section, set(own["host"])))]
-    table = pandas.concat([_pivot(frame, metric, arms, baseline) for frame in frames] + [_reference_pivot(section, metric, arms, baseline)])
+    frames = [
+        own,
+        *(
+            store.Store(host, section, paths.RESULTS_PUBLISHED).newest()
+            for host in other_hosts(section, set(own["host"]))
+        ),
+    ]
+    table = pandas.concat(
+        [_pivot(frame, metric, arms, baseline) for frame in frames]
+        + [_reference_pivot(section, metric, arms, baseline)]
+    )
     name = METRIC_NAMES.get(metric, metric)
     unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
     number = "{:.2f}×" if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
@@ -263,7 +457,11 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
 
 def other_hosts(section: int, own: set[str]) -> list[str]:
     """Hosts with stored results of `section`, beside `own`."""
-    return sorted(folder.parent.name for folder in paths.RESULTS_PUBLISHED.glob(f"*/section-{section}") if folder.parent.name not in own and any(folder.glob("*/run.json")))
+    return sorted(
+        folder.parent.name
+        for folder in paths.RESULTS_PUBLISHED.glob(f"*/section-{section}")
+        if folder.parent.name not in own and any(folder.glob("*/run.json"))
+    )
 
 
 def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
@@ -274,7 +472,10 @@ def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
 def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
     frame = reference.load(section)
     frame = frame[(frame["metric"] == metric) & frame["concurrency"].notna()]
-    parts = [_rows(f"{host}, reference", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline) for host, rows in frame.groupby("host", sort=False)]
+    parts = [
+        _rows(f"{host}, reference", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline)
+        for host, rows in frame.groupby("host", sort=False)
+    ]
     return pandas.concat(parts) if parts else pandas.DataFrame(columns=["host", "concurrency", *arms])
 
 
@@ -289,18 +490,32 @@ def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | N
 def prediction_errors(summary: pandas.DataFrame) -> Styler:
     """How far predictions were off, by section, host and metric."""
     shown = summary.rename(columns={"median": "median error", "worst": "worst", "within_20": "within 20 %"})
-    return style(shown, "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, prescribed acceptance)", {name: "{:.1%}" for name in ("median error", "worst")} | {"within 20 %": "{:.0%}"})
+    return style(
+        shown,
+        "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, "
+        "prescribed acceptance)",
+        {name: "{:.1%}" for name in ("median error", "worst")} | {"within 20 %": "{:.0%}"},
+    )
 
 
 def effects(matrix: pandas.DataFrame, about: str = "") -> Styler:
     """What each technique did where, as multiples of what it is held against (`choosing.matrix`)."""
-    arms = [f"<br>{row.arm}" + (f", against {row.against}" if row.against != "baseline" else "") if isinstance(row.arm, str) else "" for row in matrix.itertuples()]
+    arms = [
+        f"<br>{row.arm}" + (f", against {row.against}" if row.against != "baseline" else "")
+        if isinstance(row.arm, str)
+        else ""
+        for row in matrix.itertuples()
+    ]
     shown = matrix.assign(
         technique=matrix["technique"] + arms,
         basis=matrix["basis"].str.replace(", ", "<br>"),
         certificate=[badge(verdict) if isinstance(verdict, str) else None for verdict in matrix["certificate"]],
     )
-    return style(_lines(shown.drop(columns=["arm", "against"])), f"Multiples of the arm that a technique is held against, at the lowest and the highest concurrency{f' ({about})' if about else ''}")
+    return style(
+        _lines(shown.drop(columns=["arm", "against"])),
+        "Multiples of the arm that a technique is held against, at the lowest and the highest "
+        f"concurrency{f' ({about})' if about else ''}",
+    )
 
 
 def decisions(table: pandas.DataFrame, about: str = "") -> Styler:
@@ -316,7 +531,12 @@ def advised(table: pandas.DataFrame, about: str) -> Styler:
     """The ranking of `advice.table`."""
     looks = {"meets": certificates.PASS, "misses": certificates.FAIL}
     if len(table):
-        table = table.assign(verdict=[f'<span class="badge-{looks.get(verdict.split()[0], certificates.UNKNOWN)}">{verdict}</span>' for verdict in table["verdict"]])
+        table = table.assign(
+            verdict=[
+                f'<span class="badge-{looks.get(verdict.split()[0], certificates.UNKNOWN)}">{verdict}</span>'
+                for verdict in table["verdict"]
+            ]
+        )
     return style(table, f"Arms against the targets ({about})", {"USD a million tokens": "{:.2f}"})
 
 
@@ -325,14 +545,29 @@ def _identifier(caption: str) -> str:
 
 
 def rounds(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
-    """What a round costs: TPOT × tokens a round, and what of it is due to each draft token beyond one plain step of the baseline."""
+    """What a round costs: TPOT × tokens a round, and what of it is due to each draft token beyond one plain step of the
+    baseline.
+    """
     table = comparisons.rounds(frame, baseline)
-    shown = table.rename(columns={"tokens": "tokens a round", "round_ms": "round (ms)", "step_ms": "plain step (ms)", "per_draft_ms": "each proposal (ms)"})
-    return style(shown, f"What a speculative round costs ({labels(frame)})", {"tokens a round": "{:.2f}"} | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")})
+    shown = table.rename(
+        columns={
+            "tokens": "tokens a round",
+            "round_ms": "round (ms)",
+            "step_ms": "plain step (ms)",
+            "per_draft_ms": "each proposal (ms)",
+        }
+    )
+    return style(
+        shown,
+        f"What a speculative round costs ({labels(frame)})",
+        {"tokens a round": "{:.2f}"} | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")},
+    )
 
 
 def launches(profiles: dict[str, dict]) -> Styler:
-    """What the profiler saw of each arm: kernels launched one by one, graphs replayed, and the share of time that the GPU worked."""
+    """What the profiler saw of each arm: kernels launched one by one, graphs replayed, and the share of time that the
+    GPU worked.
+    """
     rows = []
     for name, about in profiles.items():
         calls, scopes = about["runtime_calls"], about["scopes_ms"]
@@ -347,5 +582,14 @@ def launches(profiles: dict[str, dict]) -> Styler:
                 "GPU busy": about["gpu_busy_ms"] / about["span_ms"],
             }
         )
-    formats = {"launches a step": "{:,.0f}", "graphs a step": "{:,.0f}", "drafting (ms)": "{:.1f}", "GPU busy": "{:.0%}"}
-    return style(pandas.DataFrame(rows), "One request under the profiler (h200x1, random weights, prescribed acceptance)", formats)
+    formats = {
+        "launches a step": "{:,.0f}",
+        "graphs a step": "{:,.0f}",
+        "drafting (ms)": "{:.1f}",
+        "GPU busy": "{:.0%}",
+    }
+    return style(
+        pandas.DataFrame(rows),
+        "One request under the profiler (h200x1, random weights, prescribed acceptance)",
+        formats,
+    )

@@ -2,11 +2,10 @@
 
     python warden.py GRACE_S LOG COMMAND …
 
-The server gets its own process group and writes to LOG. The warden holds its standard input, whose other end the harness keeps
-open: when that closes, however the harness ended, SIGKILL included, the group gets SIGTERM, GRACE_S seconds, then SIGKILL.
-It adopts what the server leaves behind (a subreaper), so that an engine process that outlives its parent is ended too. Standard
-library alone; the exit code is the server's.
-"""
+The server gets its own process group and writes to LOG. The warden holds its standard input, whose other end the
+harness keeps open: when that closes, however the harness ended, SIGKILL included, the group gets SIGTERM, GRACE_S
+seconds, then SIGKILL. It adopts what the server leaves behind (a subreaper), so that an engine process that outlives
+its parent is ended too. Standard library alone; the exit code is the server's."""
 
 import ctypes
 import os
@@ -33,7 +32,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
     with open(log, "ab") as output:
         server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0, preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
     print(server.pid, flush=True)
     while server.poll() is None and not stopping:

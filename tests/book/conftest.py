@@ -1,9 +1,8 @@
 """A copy of the book with one more chapter, built once a session, served locally, opened in the real Chromium.
 
-The extra chapter, the *specimen*, goes the way of every chapter (papermill, `publish`, build) and has one of everything that
-the style sheet knows: styled tables, badges, a figure, maths, a wide command. A chapter that `_toc.yml` lists and nobody
-has written yet gets a short stand-in, so that the machinery can be tested before the chapters exist.
-"""
+The extra chapter, the *specimen*, goes the way of every chapter (papermill, `publish`, build) and has one of everything
+that the style sheet knows: styled tables, badges, a figure, maths, a wide command. A chapter that `_toc.yml` lists and
+nobody has written yet gets a short stand-in, so that the machinery can be tested before the chapters exist."""
 
 import functools
 import http.server
@@ -20,8 +19,15 @@ import yaml
 
 from serving_study import book, paths
 
-CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-                      "--disable-component-update", "--disable-sync"]
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 SPECIMEN = "98-specimen"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 AFTER = """# After the specimen
@@ -45,11 +51,14 @@ h200x2, 10870.0, 9.87, 20990.4, 0.69, 2105600, pass
 
 ```{bibliography}
 ```
-"""
+"""  # noqa: E501 (words that do not break are what the page is looked at for)
 
 
 SPECIMEN_CELLS = [
-    ("markdown", {}, r"""
+    (
+        "markdown",
+        {},
+        r"""
 # Specimen
 
 What does a specimen show? Residence is $r = \sum e_i / N$, and throughput
@@ -58,12 +67,20 @@ $$
 \text{total\_token\_throughput} = \frac{L}{r}\left(1 + \frac{\text{input tokens}}{\text{output tokens}}\right)
 = \frac{\sum_{i=1}^{n} e_i}{T}\cdot\frac{N}{\sum_{i=1}^{n} e_i}\left(1 + \frac{\text{input tokens}}{N}\right)
 $$
-"""),
-    ("code", {"tags": ["parameters"]}, """
+""",
+    ),
+    (
+        "code",
+        {"tags": ["parameters"]},
+        """
 results = ''  # folder of results
 repeats = 1  # of each cell
-"""),
-    ("code", {"tags": ["remove-cell"]}, """
+""",
+    ),
+    (
+        "code",
+        {"tags": ["remove-cell"]},
+        """
 import sys
 
 import matplotlib.pyplot as plt
@@ -72,37 +89,62 @@ from myst_nb import glue
 
 %config InlineBackend.figure_formats = ['svg']
 plt.rcParams['svg.hashsalt'] = 'book'
-"""),
-    ("code", {}, """
+""",
+    ),
+    (
+        "code",
+        {},
+        """
 print('some', 'noise', file=sys.stderr)
 print('results in', results)
 print(object())
-"""),
-    ("code", {}, """
+""",
+    ),
+    (
+        "code",
+        {},
+        """
 frame = pd.DataFrame({'output_throughput': [1201.5, 2088.25, 10870.0], 'median_tpot_ms': [41.2, 34.6, 9.87],
                       'p99_ttft_ms': [812.0, 1020.5, 95.1], 'total_token_throughput': [2210.1, 3840.0, 20990.4],
                       'latency': [1.0, 1.19, 1.31], 'occupancy': [1.0, 1.41, 1.2], 'work mix': [1.0, 1.04, 1.0],
-                      'certificate': ['pass', 'fail', 'unknown']}, index=pd.Index(['baseline', 'draft k=3', 'eagle3 k=3'], name='arm'))
+                      'certificate': ['pass', 'fail', 'unknown']})
+frame.index = pd.Index(['baseline', 'draft k=3', 'eagle3 k=3'], name='arm')
 badge = '<span class="badge-{0}">{0}</span>'.format
 style = frame.style.format({'certificate': badge}, precision=2, thousands=',').set_caption('Three arms, concurrency 64')
 style.set_uuid('specimen').set_table_attributes('class="dataframe"')
-"""),
+""",
+    ),
     ("code", {}, "frame.head(2)"),
-    ("code", {"tags": ["hide-input"], "mystnb": {"figure": {"name": "fig-specimen", "caption": "Every point is a cell that passed."}}}, """
+    (
+        "code",
+        {
+            "tags": ["hide-input"],
+            "mystnb": {"figure": {"name": "fig-specimen", "caption": "Every point is a cell that passed."}},
+        },
+        """
 fig, ax = plt.subplots(figsize=(7, 3.2))
 ax.plot([1, 8, 64], frame['median_tpot_ms'], marker='o')
 ax.set(xlabel='concurrency', ylabel='median TPOT (ms)', title='A figure')
 plt.show()
-"""),
-    ("code", {"tags": ["remove-cell"]}, """
+""",
+    ),
+    (
+        "code",
+        {"tags": ["remove-cell"]},
+        """
 glue('speed_up', float(1.7412), display=False)
 glue('winner', 'draft k=3', display=False)
-"""),
-    ("markdown", {}, """
+""",
+    ),
+    (
+        "markdown",
+        {},
+        """
 ## Finding
 
 In {numref}`fig-specimen`, {glue:text}`speed_up:.2f` times.
-"""),
+""",
+    ),
 ]
 
 
@@ -117,7 +159,21 @@ def specimen() -> nbformat.NotebookNode:
 
 def execute(source: Path, target: Path, *, results: Path) -> Path:
     """Run a notebook with papermill as `make run` does: into a scratch path, in this interpreter's environment."""
-    command = [sys.executable, "-m", "papermill", source, target, "-k", "python3", "-p", "results", results, "-p", "repeats", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        source,
+        target,
+        "-k",
+        "python3",
+        "-p",
+        "results",
+        results,
+        "-p",
+        "repeats",
+        "2",
+    ]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -131,8 +187,10 @@ def stand_in(root: Path, name: str) -> None:
         (root / f"{name}.md").write_text(f"# {title}\n\nNot written yet.\n")
         return
     output = nbformat.v4.new_output("execute_result", {"text/plain": "2"}, execution_count=1)
-    cells = [nbformat.v4.new_markdown_cell(f"# {title}\n\nNot run yet: $a = b$.", id="a"),
-             nbformat.v4.new_code_cell("1 + 1", id="b", execution_count=1, outputs=[output])]
+    cells = [
+        nbformat.v4.new_markdown_cell(f"# {title}\n\nNot run yet: $a = b$.", id="a"),
+        nbformat.v4.new_code_cell("1 + 1", id="b", execution_count=1, outputs=[output]),
+    ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), root / f"{name}.ipynb")
 
 
@@ -160,7 +218,9 @@ def executed(tmp_path_factory) -> tuple[Path, Path]:
     scratch = tmp_path_factory.mktemp("scratch")
     nbformat.write(specimen(), scratch / "source.ipynb")
     results = paths.ROOT / "data" / "results"
-    return tuple(execute(scratch / "source.ipynb", scratch / f"executed-{number}.ipynb", results=results) for number in (1, 2))
+    return tuple(
+        execute(scratch / "source.ipynb", scratch / f"executed-{number}.ipynb", results=results) for number in (1, 2)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -179,6 +239,7 @@ def html(tree, executed) -> Path:
 @pytest.fixture(scope="session")
 def served(html):
     """The book over HTTP on 127.0.0.1, at a free port."""
+
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *arguments):
             pass
@@ -199,7 +260,9 @@ def browser():
 
     executable = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
     if executable is None:
-        pytest.fail("Chromium is missing, and the book is tested in a real browser: apt-get install -y chromium", pytrace=False)
+        pytest.fail(
+            "Chromium is missing, and the book is tested in a real browser: apt-get install -y chromium", pytrace=False
+        )
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_ARGUMENTS)
         yield opened

@@ -1,4 +1,6 @@
-"""The built book as a reader's browser sees it: `-W -n` passes script errors, outside requests and pages wider than a phone."""
+"""The built book as a reader's browser sees it: `-W -n` passes script errors, outside requests and pages wider than a
+phone.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -13,7 +15,8 @@ from serving_study.errors import BookError
 
 WIDTHS = {"wide": 1280, "phone": 390}
 SIDEWAYS = """() => [...document.querySelectorAll('main *')]
-  .filter(e => e.scrollWidth > e.clientWidth + 1 && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.clientWidth > 0)
+  .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0)
+  .filter(e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX))
   .filter(e => !e.matches('div.output.text_html, .pst-scrollable-table-container, div.math, mjx-container'))
   .map(e => e.tagName + '.' + e.className + ': ' + e.textContent.trim().slice(0, 60))"""
 THEME_AND_OVERFLOW = "(e => [e.dataset.theme, e.scrollWidth - e.clientWidth])(document.documentElement)"
@@ -28,7 +31,11 @@ CONTRAST = """element => {
 
 
 def pages(html: Path) -> list[str]:
-    return sorted(page.relative_to(html).as_posix() for page in html.rglob("*.html") if "_static" not in page.relative_to(html).parts)
+    return sorted(
+        page.relative_to(html).as_posix()
+        for page in html.rglob("*.html")
+        if "_static" not in page.relative_to(html).parts
+    )
 
 
 @pytest.fixture
@@ -40,10 +47,18 @@ def open_page(browser, served):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, is_mobile=False)
         contexts.append(context)
         page, troubles = context.new_page(), []
-        page.on("console", lambda message: troubles.append(f"console: {message.text}") if message.type == "error" else None)
+        page.on(
+            "console", lambda message: troubles.append(f"console: {message.text}") if message.type == "error" else None
+        )
         page.on("pageerror", lambda error: troubles.append(f"script: {error}"))
-        page.on("request", lambda request: None if request.url.startswith(inside) else troubles.append(f"outside: {request.url}"))
-        page.on("response", lambda answer: troubles.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None)
+        page.on(
+            "request",
+            lambda request: None if request.url.startswith(inside) else troubles.append(f"outside: {request.url}"),
+        )
+        page.on(
+            "response",
+            lambda answer: troubles.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None,
+        )
         page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url}"))
         page.goto(f"{served}/{path}", wait_until="networkidle")
         return page, troubles
@@ -122,7 +137,9 @@ def test_badges_and_tables_are_legible_in_both_themes(open_page, scheme):
 
 def test_a_wide_table_scrolls_inside_its_box_on_a_phone(open_page):
     page, _ = open_page("book/sections/98-specimen.html", width=WIDTHS["phone"])
-    assert page.locator("div.output.text_html").first.evaluate("e => e.scrollWidth > e.clientWidth && e.clientWidth <= 390")
+    assert page.locator("div.output.text_html").first.evaluate(
+        "e => e.scrollWidth > e.clientWidth && e.clientWidth <= 390"
+    )
 
 
 class Anchors(HTMLParser):
@@ -193,14 +210,22 @@ def test_two_runs_over_the_same_data_publish_the_same_bytes(executed, tmp_path, 
 def small(tmp_path):
     """A book of two pages, to break."""
     (tmp_path / "book" / "sections").mkdir(parents=True)
-    (tmp_path / "_config.yml").write_text('title: small\nonly_build_toc_files: true\nexecute: {execute_notebooks: "off"}\n')
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/intro\nchapters:\n  - file: book/sections/02-small\n")
+    (tmp_path / "_config.yml").write_text(
+        'title: small\nonly_build_toc_files: true\nexecute: {execute_notebooks: "off"}\n'
+    )
+    (tmp_path / "_toc.yml").write_text(
+        "format: jb-book\nroot: book/intro\nchapters:\n  - file: book/sections/02-small\n"
+    )
     (tmp_path / "book" / "intro.md").write_text("# Small\n\nText.\n")
     error = nbformat.v4.new_output("error", ename="ValueError", evalue="planted", traceback=["ValueError: planted"])
-    cells = [nbformat.v4.new_markdown_cell("# Two", id="a"),
-             nbformat.v4.new_code_cell("raise ValueError('planted')", id="b", execution_count=1, outputs=[error])]
+    cells = [
+        nbformat.v4.new_markdown_cell("# Two", id="a"),
+        nbformat.v4.new_code_cell("raise ValueError('planted')", id="b", execution_count=1, outputs=[error]),
+    ]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "book" / "sections" / "02-small.ipynb")
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "book" / "sections" / "02-small.ipynb"
+    )
     return tmp_path
 
 

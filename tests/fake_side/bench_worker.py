@@ -1,10 +1,10 @@
 """`engine_side/bench_worker.py`'s protocol without vLLM: real requests, made-up times.
 
-Requests go to the server as `vllm bench serve` sends them, and its notion of success is kept (a stream with one token in it
-succeeded, however it ended). Times are made up (50 ms to the first token, 10 ms between tokens, no gaps), so that no test of the
-harness depends on how busy the machine is. A load for the concurrency in CRASH ends the worker. A file SWITCH plants a fault while it
-runs: {"who": "load generator", "fault": "slow"} (it reports that it was busy and late) or "dies".
-"""
+Requests go to the server as `vllm bench serve` sends them, and its notion of success is kept (a stream with one token
+in it succeeded, however it ended). Times are made up (50 ms to the first token, 10 ms between tokens, no gaps), so that
+no test of the harness depends on how busy the machine is. A load for the concurrency in CRASH ends the worker. A file
+SWITCH plants a fault while it runs: {"who": "load generator", "fault": "slow"} (it reports that it was busy and late)
+or "dies"."""
 
 import argparse
 import json
@@ -48,12 +48,37 @@ def _read(lines: Queue) -> None:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name in ("backend", "base-url", "endpoint", "model", "tokenizer", "dataset-name", "dataset-path", "percentile-metrics", "metric-percentiles", "header"):
+    for name in (
+        "backend",
+        "base-url",
+        "endpoint",
+        "model",
+        "tokenizer",
+        "dataset-name",
+        "dataset-path",
+        "percentile-metrics",
+        "metric-percentiles",
+        "header",
+    ):
         parser.add_argument(f"--{name}")
-    for name in ("num-prompts", "max-concurrency", "seed", "ready-check-timeout-sec", "sharegpt-output-len", "custom-output-len"):
+    for name in (
+        "num-prompts",
+        "max-concurrency",
+        "seed",
+        "ready-check-timeout-sec",
+        "sharegpt-output-len",
+        "custom-output-len",
+    ):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--temperature", type=float)
-    for name in ("save-detailed", "disable-tqdm", "ignore-eos", "skip-chat-template", "disable-shuffle", "no-oversample"):
+    for name in (
+        "save-detailed",
+        "disable-tqdm",
+        "ignore-eos",
+        "skip-chat-template",
+        "disable-shuffle",
+        "no-oversample",
+    ):
         parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_args(arguments)
 
@@ -109,7 +134,10 @@ def _run(arguments: list[str], watch: list[str] | None = None) -> dict:
         "errors": [answer["error"] for answer in answers],
     }
     share, lag_ms = (0.97, 60.0) if fault == "slow" else (0.1, 1.0)
-    return {"result": result, "client": {"wall_s": duration, "cpu_s": share * duration, "median_lag_ms": 0.1 * lag_ms, "p99_lag_ms": lag_ms}} | ({"watched": watched} if watch else {})
+    return {
+        "result": result,
+        "client": {"wall_s": duration, "cpu_s": share * duration, "median_lag_ms": 0.1 * lag_ms, "p99_lag_ms": lag_ms},
+    } | ({"watched": watched} if watch else {})
 
 
 def _prompts(options) -> list[tuple[str, int]]:
@@ -125,7 +153,10 @@ def _prompts(options) -> list[tuple[str, int]]:
 def _counters(options, names: list[str]) -> dict:
     with urllib.request.urlopen(options.base_url + "/metrics", timeout=600) as answer:
         lines = answer.read().decode().splitlines()
-    found = {name: [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name] for name in names}
+    found = {
+        name: [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name]
+        for name in names
+    }
     return {name: sum(values) if values else None for name, values in found.items()}
 
 
@@ -140,9 +171,23 @@ def _switched() -> str | None:
 
 def _ask(options, prompt: str, length: int) -> dict:
     answer = {"success": False, "made": 0, "read": 0, "ttft": 0.0, "itls": [], "text": "", "error": ""}
-    body = {"model": options.model, "prompt": prompt, "max_tokens": length, "stream": True, "stream_options": {"include_usage": True}}
-    body |= {name: value for name, value in (("temperature", options.temperature), ("ignore_eos", options.ignore_eos or None)) if value is not None}
-    request = urllib.request.Request(options.base_url + options.endpoint, json.dumps(body).encode(), {"Content-Type": "application/json", "Connection": "close"})
+    body = {
+        "model": options.model,
+        "prompt": prompt,
+        "max_tokens": length,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    body |= {
+        name: value
+        for name, value in (("temperature", options.temperature), ("ignore_eos", options.ignore_eos or None))
+        if value is not None
+    }
+    request = urllib.request.Request(
+        options.base_url + options.endpoint,
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Connection": "close"},
+    )
     chunks = 0
     try:
         with urllib.request.urlopen(request, timeout=600) as stream:

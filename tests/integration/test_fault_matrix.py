@@ -1,10 +1,10 @@
 """The fault matrix: every row of data/faults.csv is planted in a real sweep, and must come out as the row says.
 
-Three arms of three cells each. The first is measured and stored. The fault is planted as the second cell of the second arm begins
-(or before that arm starts), while the third arm's server waits beside. Whatever the fault: what was stored is the same, byte for
-byte; nothing of ours runs on; what the row names has caught it; the figure is withheld where it must be; and the next run, without
-the fault, measures what is missing and nothing else. The details of single faults are in test_faults.py.
-"""
+Three arms of three cells each. The first is measured and stored. The fault is planted as the second cell of the second
+arm begins (or before that arm starts), while the third arm's server waits beside. Whatever the fault: what was stored
+is the same, byte for byte; nothing of ours runs on; what the row names has caught it; the figure is withheld where it
+must be; and the next run, without the fault, measures what is missing and nothing else. The details of single faults
+are in test_faults.py."""
 
 import builtins
 import csv
@@ -37,7 +37,11 @@ class Scene:
 
     def __init__(self, study, monkeypatch, k: int, ranks: int):
         self.study, self.monkeypatch = study, monkeypatch
-        self.arms = [{"name": "first"}, {"name": "second", "k": k} | ({"tensor_parallel_size": ranks} if ranks > 1 else {}), {"name": "third"}]
+        self.arms = [
+            {"name": "first"},
+            {"name": "second", "k": k} | ({"tensor_parallel_size": ranks} if ranks > 1 else {}),
+            {"name": "third"},
+        ]
         self.plan = study.plan([study.arm(**about) for about in self.arms], repeats=REPEATS)
         self.switch = study.folder / "switch.json"
         monkeypatch.setenv("SWITCH", str(self.switch))
@@ -79,13 +83,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Record:
-    """Caught before or during the load, and said in the arm's start record; `recovered` where the second start went well."""
+    """Caught before or during the load, and said in the arm's start record; `recovered` where the second start went
+    well.
+    """
 
     reason: str
     recovered: bool = False
 
     def words(self) -> str:
-        return f"start record: `{'ok' if self.recovered else 'failed'}`, «{self.reason}»{', started once more' if self.recovered else ''}"
+        return (
+            f"start record: `{'ok' if self.recovered else 'failed'}`, "
+            f"«{self.reason}»{', started once more' if self.recovered else ''}"
+        )
 
     def verify(self, scene, results, error) -> None:
         record = starts(results)["second"]
@@ -186,11 +195,15 @@ def mounted_read_only(scene, server):
 
 @contextmanager
 def without_write_permission(scene, server):
-    """Also where tests run as root: this thread gives up the capability that permission bits do not bind (CAP_DAC_OVERRIDE)."""
+    """Also where tests run as root: this thread gives up the capability that permission bits do not bind
+    (CAP_DAC_OVERRIDE).
+    """
     libc, header, data = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, data) == 0
     effective = data[0]
-    folders = {folder: folder.stat().st_mode for folder in [paths.RESULTS, *filter(Path.is_dir, paths.RESULTS.rglob("*"))]}
+    folders = {
+        folder: folder.stat().st_mode for folder in [paths.RESULTS, *filter(Path.is_dir, paths.RESULTS.rglob("*"))]
+    }
     try:
         for folder in folders:
             folder.chmod(0o555)
@@ -232,11 +245,22 @@ def here(scene, fault) -> Exception | None:
     real, planted = loads.Generator.run, []
 
     def run(self, load, server, *, repeat=0, **named):
-        if fault.plant and not planted and (server.arm.name, load.seed, repeat) == ("second", scene.hit.load.seed, scene.hit.repeat):
+        if (
+            fault.plant
+            and not planted
+            and (server.arm.name, load.seed, repeat) == ("second", scene.hit.load.seed, scene.hit.repeat)
+        ):
             planted.append(server)
             scene.remember()
             scene.planted.enter_context(fault.plant(scene, server))
-        return real(self, load, server, repeat=repeat, timeout_s=HUNG_S if fault.hangs and planted and server.arm.name == "second" else 60.0, **named)
+        return real(
+            self,
+            load,
+            server,
+            repeat=repeat,
+            timeout_s=HUNG_S if fault.hangs and planted and server.arm.name == "second" else 60.0,
+            **named,
+        )
 
     if fault.before:
         scene.planted.enter_context(fault.before(scene, None))
@@ -253,7 +277,9 @@ def here(scene, fault) -> Exception | None:
 
 @contextmanager
 def another_harness(scene):
-    """A harness in a process of its own, held where the second arm's second cell is under load; yields it and lets it go on."""
+    """A harness in a process of its own, held where the second arm's second cell is under load; yields it and lets it
+    go on.
+    """
     streams = len(scene.study.events("stream"))
     held = 2 + PROMPTS  # streams of the warm-up and of the first cell
     with switched("hangs", after=held)(scene, None):
@@ -287,7 +313,7 @@ def two_harnesses(scene, fault) -> Exception:
 
 @dataclass(frozen=True)
 class Fault:
-    """`before` is planted before the run, `plant` as the second arm's second cell begins; `run` is who runs the sweep."""
+    """`before` is planted before the run, `plant` as the second arm's second cell begins; `run` runs the sweep."""
 
     caught: Check | Record | Raised | Warden
     plant: Callable | None = None
@@ -312,20 +338,32 @@ FAULTS = {
     "the disk is full": Fault(NOT_WRITTEN, full, disk=True),
     "the results folder is mounted read-only": Fault(NOT_WRITTEN, mounted_read_only),
     "the results folder loses its write permission": Fault(NOT_WRITTEN, without_write_permission),
-    "the results folder is read-only from the start": Fault(Raised("results cannot be written"), before=mounted_read_only),
+    "the results folder is read-only from the start": Fault(
+        Raised("results cannot be written"), before=mounted_read_only
+    ),
     "the server is killed": Fault(Record("ended by SIGKILL; the log does not say why", recovered=True), killed),
-    "an engine process outlives its server": Fault(Record("ended by SIGKILL; the log does not say why", recovered=True), killed, before=switched("escapee")),
-    "the server crashes under every load": Fault(Record("RuntimeError: Worker failed with error 'illegal memory access'"), switched("dies-after")),
-    "the server hangs": Fault(Record("the server stopped answering within the time allowed"), switched("hangs"), hangs=True),
+    "an engine process outlives its server": Fault(
+        Record("ended by SIGKILL; the log does not say why", recovered=True), killed, before=switched("escapee")
+    ),
+    "the server crashes under every load": Fault(
+        Record("RuntimeError: Worker failed with error 'illegal memory access'"), switched("dies-after")
+    ),
+    "the server hangs": Fault(
+        Record("the server stopped answering within the time allowed"), switched("hangs"), hangs=True
+    ),
     "the engine is dead, its server is not": under_load("dead-after", "alive afterwards", last_words_s=0.2),
     "out of memory at the start": Fault(OUT_OF_MEMORY, before=switched("oom")),
     "out of memory under load": Fault(OUT_OF_MEMORY, switched("oom-after")),
-    "every request is answered with an error": under_load("http-500", "requests", "output attainment", "text", "records", "steady window"),
+    "every request is answered with an error": under_load(
+        "http-500", "requests", "output attainment", "text", "records", "steady window"
+    ),
     "some requests are answered with an error": under_load("refuses-some", "requests", "output attainment", "records"),
     "streams end in an error event": under_load("error-event", "output attainment"),
     "fewer tokens than asked": under_load("short", "output attainment"),
     "input tokens are counted differently": under_load("miscounts", "input tokens"),
-    "another model answers": Fault(Record("model 'somebody-else', 24 tokens; wanted 'fake'"), before=switched("wrong-model")),
+    "another model answers": Fault(
+        Record("model 'somebody-else', 24 tokens; wanted 'fake'"), before=switched("wrong-model")
+    ),
     "another job's server answers on our port": Fault(Record("is held by"), before=anothers_port),
     "the text is garbage": under_load("garbage", "text"),
     "the cache is warm": under_load("warm", "cold caches"),
@@ -334,7 +372,9 @@ FAULTS = {
     "a rank takes no part": under_load("idle-rank", "mechanism", ranks=2),
     "a rank is not there": under_load("lost-rank", "mechanism", ranks=2),
     "the client is too slow": Fault(Check(("client",)), switched("slow", "load generator")),
-    "the load generator crashes": Fault(Record("the load generator ended: exit code 139"), switched("dies", "load generator")),
+    "the load generator crashes": Fault(
+        Record("the load generator ended: exit code 139"), switched("dies", "load generator")
+    ),
 }
 
 
@@ -366,14 +406,18 @@ def test_after_a_fault(study, measured, monkeypatch, name):
     with small_disk() if fault.disk else nullcontext():
         shutil.copytree(measured, paths.RESULTS, dirs_exist_ok=True)
         results = sweeps.run(scene.only("first"))
-        assert results.run is None and set(results.frame()["certificate"]) == {"pass"} and len(results.frame()) == REPEATS
+        assert (
+            results.run is None and set(results.frame()["certificate"]) == {"pass"} and len(results.frame()) == REPEATS
+        )
         scene.remember()
         with scene.planted:
             error = fault.run(scene, fault)
 
         # Nothing of ours runs on, and what was stored is the same.
         study.assert_nothing_left()
-        assert len(scene.stored) >= 2 * REPEATS and all(file.read_bytes() == content for file, content in scene.stored.items())
+        assert len(scene.stored) >= 2 * REPEATS and all(
+            file.read_bytes() == content for file, content in scene.stored.items()
+        )
         # It was caught by what the row says.
         assert fault.caught.words() == row["caught by"]
         fault.caught.verify(scene, results, error)
@@ -382,11 +426,14 @@ def test_after_a_fault(study, measured, monkeypatch, name):
         # The figure is withheld where it must be.
         frame = results.store.cells()
         shown, stored = set(comparisons.usable(frame)["key"]), set(frame["key"])
-        assert {"shown" if scene.hit.key in shown else "withheld" if scene.hit.key in stored else "none"} == {row["figure"]}
+        assert {"shown" if scene.hit.key in shown else "withheld" if scene.hit.key in stored else "none"} == {
+            row["figure"]
+        }
         assert lost(scene, shown) == row["what is lost"]
         assert not list(paths.RESULTS.rglob("*.tmp"))
 
-        # The next run measures what is missing and nothing else; what failed its certificate is measured again when asked to.
+        # The next run measures what is missing and nothing else; what failed its certificate is measured again when
+        # asked to.
         scene.remember()
         before, missing = scene.loads(), 3 * REPEATS - sum(cell["server"]["alive"] for cell in cells(results).values())
         again = sweeps.run(scene.plan)

@@ -1,4 +1,6 @@
-"""Every fault of a server, planted in a sweep: what is recorded, that the rest is measured, and that nothing stays behind."""
+"""Every fault of a server, planted in a sweep: what is recorded, that the rest is measured, and that nothing stays
+behind.
+"""
 
 import errno
 import functools
@@ -26,7 +28,9 @@ def with_a_good_arm(study, **about):
 
 
 def test_good_arms_pass_with_every_check_made(study):
-    results = sweeps.run(study.plan([study.arm("baseline"), study.arm("draft-k3", k=3)], concurrencies=(1, 4), repeats=2))
+    results = sweeps.run(
+        study.plan([study.arm("baseline"), study.arm("draft-k3", k=3)], concurrencies=(1, 4), repeats=2)
+    )
     frame = results.frame()
     assert len(frame) == 8 and set(frame["certificate"]) == {"pass"}
     assert list(frame["arm"]) == ["baseline"] * 4 + ["draft-k3"] * 4
@@ -35,15 +39,28 @@ def test_good_arms_pass_with_every_check_made(study):
     assert frame[frame["arm"] == "draft-k3"]["drafts"].eq(8 * 6).all()
     assert frame[frame["arm"] == "baseline"]["drafts"].isna().all()
     start = results.starts().set_index("arm").loc["baseline"]
-    assert (start["outcome"], start["kv_cache_tokens"], start["max_concurrency"], start["weights_gib"]) == ("ok", 12288, 6.0, 0.25)
+    assert (start["outcome"], start["kv_cache_tokens"], start["max_concurrency"], start["weights_gib"]) == (
+        "ok",
+        12288,
+        6.0,
+        0.25,
+    )
     # Two servers, one load generator; a warm-up at the highest concurrency, then the four cells.
     assert len(study.events("server")) == 2 and len(study.events("worker")) == 1
     assert [event["prompts"] for event in study.events("load")] == [4, 8, 8, 8, 8] * 2
     sent = study.events("stream")[-1]
     assert sent["temperature"] == 0.0 and sent["ignore_eos"] is True and sent["max_tokens"] == 12
     run = store.read(results.run.folder / "run.json")
-    assert set(run["timing"]) == {"start", "warm-up", "load", "stop", "harness"} and run["provenance"]["engine_versions"] == {"vllm": "0.32.0"}
-    assert {path.name for path in results.run.folder.iterdir()} == {"run.json", "cells.csv", "starts.csv", "arms", "cells"}
+    assert set(run["timing"]) == {"start", "warm-up", "load", "stop", "harness"} and run["provenance"][
+        "engine_versions"
+    ] == {"vllm": "0.32.0"}
+    assert {path.name for path in results.run.folder.iterdir()} == {
+        "run.json",
+        "cells.csv",
+        "starts.csv",
+        "arms",
+        "cells",
+    }
 
 
 def test_each_cell_draws_its_own_prompts_and_all_arms_the_same(study):
@@ -79,15 +96,23 @@ def test_a_server_that_does_not_start_is_recorded_with_its_cause(study, fault):
 
 def test_a_slow_start_is_waited_for(study):
     results = with_a_good_arm(study, fault="slow-start")
-    assert starts(results)["faulty"]["outcome"] == "ok" and cells(results)["faulty", 2, 0]["certificate"]["verdict"] == "pass"
+    assert (
+        starts(results)["faulty"]["outcome"] == "ok"
+        and cells(results)["faulty", 2, 0]["certificate"]["verdict"] == "pass"
+    )
 
 
-@pytest.mark.parametrize(("fault", "allowed_s", "reason"), [("silent", 2.0, "no answer within 2 s"), ("probe-hangs", 2.0, "TimeoutError: timed out")])
+@pytest.mark.parametrize(
+    ("fault", "allowed_s", "reason"),
+    [("silent", 2.0, "no answer within 2 s"), ("probe-hangs", 2.0, "TimeoutError: timed out")],
+)
 def test_a_server_that_never_gets_ready_is_given_up(study, monkeypatch, fault, allowed_s, reason):
     real, faulty = servers.serve, servers.serve
 
     def serve(arm, *positional, **named):
-        return (functools.partial(faulty, timeout_s=allowed_s) if arm.name == "faulty" else real)(arm, *positional, **named)
+        return (functools.partial(faulty, timeout_s=allowed_s) if arm.name == "faulty" else real)(
+            arm, *positional, **named
+        )
 
     monkeypatch.setattr(servers, "serve", serve)
     record = starts(with_a_good_arm(study, fault=fault))["faulty"]
@@ -116,14 +141,19 @@ def test_a_fault_under_load_fails_the_cells_certificate(study, fault):
     if fault not in ("http-500", "refuses-some"):  # where requests fail, much else fails with them
         assert failed(cell) == [check]
     assert evidence in next(row["evidence"] for row in cell["certificate"]["checks"] if row["name"] == check)
-    assert dict(zip(results.frame()["arm"], results.frame()["certificate"], strict=True)) == {"faulty": "fail", "good": "pass"}
+    assert dict(zip(results.frame()["arm"], results.frame()["certificate"], strict=True)) == {
+        "faulty": "fail",
+        "good": "pass",
+    }
     assert starts(results)["faulty"]["outcome"] == "ok"
 
 
 def test_a_server_that_is_dead_after_a_load_is_started_once_more_and_then_given_up(study):
     results = with_a_good_arm(study, fault="dead-after")
     record, cell = starts(results)["faulty"], cells(results)["faulty", 2, 0]
-    assert (record["outcome"], record["reason"]) == ("failed", "no token came back after the load") and len(record["lost_cells"]) == 1
+    assert (record["outcome"], record["reason"]) == ("failed", "no token came back after the load") and len(
+        record["lost_cells"]
+    ) == 1
     assert failed(cell) == ["alive afterwards"]  # what was measured stays as evidence, under a certificate that failed
 
 
@@ -159,7 +189,11 @@ def test_after_a_death_the_cells_belong_to_their_own_loads(study):
     assert len(measured) == 8 and {cell["certificate"]["verdict"] for cell in measured.values()} == {"pass"}
     for cell in measured.values():
         assert cell["result"]["num_prompts"] == 8 and cell["result"]["total_output_tokens"] == 96
-    by_load = {(concurrency, repeat): cell["result"]["total_input_tokens"] for (arm, concurrency, repeat), cell in measured.items() if arm == "good"}
+    by_load = {
+        (concurrency, repeat): cell["result"]["total_input_tokens"]
+        for (arm, concurrency, repeat), cell in measured.items()
+        if arm == "good"
+    }
     assert len(set(by_load.values())) == 4
     for (name, concurrency, repeat), cell in measured.items():
         assert cell["result"]["total_input_tokens"] == by_load[concurrency, repeat], name
@@ -179,7 +213,10 @@ def test_a_load_generator_that_ends_costs_its_cell_and_no_other_arm(study, monke
     with_four = study.plan([study.arm("first"), study.arm("second", variant="b")], concurrencies=(4,))
     results = sweeps.run(with_four)
     assert [record["outcome"] for record in starts(results).values()] == ["failed", "failed"]
-    assert all("the load generator ended: exit code 139" in record["reason"] and "Segmentation fault" in record["reason"] for record in starts(results).values())
+    assert all(
+        "the load generator ended: exit code 139" in record["reason"] and "Segmentation fault" in record["reason"]
+        for record in starts(results).values()
+    )
     study.assert_nothing_left()
     monkeypatch.delenv("CRASH")
     assert set(sweeps.run(with_four).frame()["certificate"]) == {"pass"}
@@ -195,7 +232,10 @@ def test_what_ignores_sigterm_is_killed_with_all_that_it_started(study, fault):
 def test_an_unsupported_arm_is_recorded_and_never_started(study):
     plan = study.plan([replace(study.arm("tp2"), unsupported="2 GPUs wanted, 0 here"), study.arm("good")])
     results = sweeps.run(plan)
-    assert (starts(results)["tp2"]["outcome"], starts(results)["tp2"]["reason"]) == ("unsupported", "2 GPUs wanted, 0 here")
+    assert (starts(results)["tp2"]["outcome"], starts(results)["tp2"]["reason"]) == (
+        "unsupported",
+        "2 GPUs wanted, 0 here",
+    )
     assert len(study.events("server")) == 1 and list(results.frame()["arm"]) == ["good"]
     assert sweeps.run(plan).run is None  # nothing is left to do, not even to say again that it cannot be done
 
@@ -204,14 +244,20 @@ def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, m
     monkeypatch.setattr(servers, "free_port", lambda: foreign)
     results = sweeps.run(study.plan([study.arm("faulty", fault="silent")]))
     record = starts(results)["faulty"]
-    assert record["outcome"] == "failed" and f"port {foreign} is held by" in record["reason"] and f"pid {os.getpid()}" in record["reason"]
+    assert (
+        record["outcome"] == "failed"
+        and f"port {foreign} is held by" in record["reason"]
+        and f"pid {os.getpid()}" in record["reason"]
+    )
     assert not study.events("stream")
     study.journal.unlink()  # the port stays taken, by the test
 
 
 def test_a_busy_port_fails_the_arm_before_anything_starts(study, foreign):
     results = sweeps.run(study.plan([study.arm("faulty")], port=foreign))
-    assert starts(results)["faulty"]["outcome"] == "failed" and "the port is busy" in starts(results)["faulty"]["reason"]
+    assert (
+        starts(results)["faulty"]["outcome"] == "failed" and "the port is busy" in starts(results)["faulty"]["reason"]
+    )
     assert not study.events("server")
     with pytest.raises(HostError, match=f"the port is busy: {foreign}, held by"):
         servers.check_port(foreign)
@@ -265,7 +311,10 @@ def test_a_killed_harness_leaves_nothing_behind_and_loses_only_the_cell_in_fligh
         process.send_signal(signal.SIGKILL)
         process.wait()
     study.assert_nothing_left()
-    stored = {file: (file.stat().st_mtime_ns, store.read(file)["key"], len(store.requests_of(file))) for file in known.cell_files()}
+    stored = {
+        file: (file.stat().st_mtime_ns, store.read(file)["key"], len(store.requests_of(file)))
+        for file in known.cell_files()
+    }
     assert 2 <= len(stored) < 8 and all(requests == 8 for _, _, requests in stored.values())
     before = len(study.events("load"))
     plan = study.plan([study.arm(**about) for about in ARMS], repeats=4)
@@ -294,7 +343,10 @@ def test_a_server_does_not_outlive_its_warden(study):
     plan = study.plan([study.arm("good")])
     folder = study.folder / "log"
     folder.mkdir()
-    with pytest.raises(ServerError, match="good: the server ended"), servers.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
+    with (
+        pytest.raises(ServerError, match="good: the server ended"),
+        servers.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+    ):
         assert study.alive() == {server.pid} and server.owns_port() is True
         server.warden.kill()
         server.require_alive(10)
@@ -334,9 +386,13 @@ def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, resu
     study.assert_nothing_left()
     known = store.Store("cpu", 3)
     assert [str(file) for file in sorted(known.cell_files())] == sorted(stored)
-    assert {store.read(file)["certificate"]["verdict"] for file in known.cell_files()} == {"pass"} and not list(known.folder.rglob("*.tmp"))
+    assert {store.read(file)["certificate"]["verdict"] for file in known.cell_files()} == {"pass"} and not list(
+        known.folder.rglob("*.tmp")
+    )
     done = sweeps.run(plan)
-    assert len(done.frame()) == 8 and sum(path == file for path in map(str, done.frame()["file"]) for file in stored) == 2
+    assert (
+        len(done.frame()) == 8 and sum(path == file for path in map(str, done.frame()["file"]) for file in stored) == 2
+    )
 
 
 def test_fresh_measures_again_and_the_newest_counts(study):

@@ -1,4 +1,6 @@
-"""The section-3 notebook as its reader runs it: `serving-study run 3` with the real CPU engine, killed in the middle and run again."""
+"""The section-3 notebook as its reader runs it: `serving-study run 3` with the real CPU engine, killed in the middle
+and run again.
+"""
 
 import json
 import os
@@ -24,14 +26,28 @@ def checkout(tmp_path):
     root.mkdir()
     for name in ("notebooks", "book", "data", "env", "_toc.yml", "_config.yml"):
         source = paths.ROOT / name
-        shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("cpu")) if source.is_dir() else shutil.copy(source, root / name)
+        shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("cpu")) if source.is_dir() else shutil.copy(
+            source, root / name
+        )
     (root / ".venv").symlink_to(paths.ENVIRONMENTS)
     return root
 
 
 def command(root: Path) -> tuple[list[str], dict]:
-    environment = {**os.environ, "SERVING_STUDY_ROOT": str(root), "SERVING_STUDY_CACHE": str(paths.CACHE), "SERVING_STUDY_RESULTS": str(root / "data" / "results")}
-    return [str(paths.ENVIRONMENTS / "harness" / "bin" / "serving-study"), "run", "3", "--no-book", "-y", TINY], environment
+    environment = {
+        **os.environ,
+        "SERVING_STUDY_ROOT": str(root),
+        "SERVING_STUDY_CACHE": str(paths.CACHE),
+        "SERVING_STUDY_RESULTS": str(root / "data" / "results"),
+    }
+    return [
+        str(paths.ENVIRONMENTS / "harness" / "bin" / "serving-study"),
+        "run",
+        "3",
+        "--no-book",
+        "-y",
+        TINY,
+    ], environment
 
 
 def ours(root: Path) -> list[psutil.Process]:
@@ -61,13 +77,19 @@ def test_killed_and_run_again_measures_nothing_twice(checkout):
     log = open(checkout / "first.log", "wb")
     with log, subprocess.Popen(words, env=environment, stdout=log, stderr=log) as first:
         stored = lambda: [file for file in folder.glob("*/cells/*/*/repeat=0.json")]  # noqa: E731
-        kept = wait(lambda: stored() or first.poll() is not None and pytest.fail(Path(log.name).read_text()), 600, "a first cell")
+        kept = wait(
+            lambda: stored() or first.poll() is not None and pytest.fail(Path(log.name).read_text()),
+            600,
+            "a first cell",
+        )
         first.send_signal(signal.SIGKILL)
     wait(lambda: not ours(checkout), 90, f"the processes of a killed run end ({ours(checkout)})")
     before = {file: file.stat().st_mtime_ns for file in stored()}
     assert 1 <= len(before) < 4 and set(kept) <= set(before)
     chapter = Path("book/sections/03-speculative-decoding.ipynb")
-    assert (checkout / chapter).read_bytes() == (paths.ROOT / chapter).read_bytes()  # a killed run leaves what was published
+    assert (checkout / chapter).read_bytes() == (
+        paths.ROOT / chapter
+    ).read_bytes()  # a killed run leaves what was published
 
     run = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -76,7 +98,11 @@ def test_killed_and_run_again_measures_nothing_twice(checkout):
     cells = [store.read(file) for file in stored()]
     assert len(cells) == len({cell["key"] for cell in cells}) == 4
     for cell in cells:
-        failed = {check["name"]: check["evidence"] for check in cell["certificate"]["checks"] if check["outcome"] != "pass" and check["name"] not in TIMED}
+        failed = {
+            check["name"]: check["evidence"]
+            for check in cell["certificate"]["checks"]
+            if check["outcome"] != "pass" and check["name"] not in TIMED
+        }
         if cell["arm"] == "ngram-k3":  # eight tokens may hold nothing to look up
             failed.pop("mechanism", None)
         assert not failed, (cell["arm"], failed)

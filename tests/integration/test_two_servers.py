@@ -13,20 +13,34 @@ def test_two_servers_share_a_load_and_count_together(study):
     assert len(servers) == 2 and len({event["port"] for event in servers.values()}) == 2
     probed = Counter(event["pid"] for event in study.events("probe") if event["pid"] in servers)
     streamed = Counter(event["pid"] for event in study.events("stream") if event["pid"] in servers)
-    assert all(count >= 2 for count in probed.values()) and len(probed) == 2  # when they got ready, and when the load had ended
+    assert (
+        all(count >= 2 for count in probed.values()) and len(probed) == 2
+    )  # when they got ready, and when the load had ended
     assert max(streamed.values()) - min(streamed.values()) <= 1 and sum(streamed.values()) == 8 + 2
     cell = cells(done)["two", 2, 0]
     assert (cell["certificate"]["verdict"], failed(cell)) == ("pass", []) and cell["model"] == "fake"
-    assert cell["ranks"]["wanted"] == 2 and cell["ranks"]["copies"] == 2 and [row["name"] for row in cell["ranks"]["processes"]] == ["VLLM::Worker_TP0"] * 2
+    assert (
+        cell["ranks"]["wanted"] == 2
+        and cell["ranks"]["copies"] == 2
+        and [row["name"] for row in cell["ranks"]["processes"]] == ["VLLM::Worker_TP0"] * 2
+    )
     command = starts(done)["two"]["command"]
-    assert command[:7] == ["python", "./src/serving_study/engine_side/replicas.py", "--port", "0", "--replicas", "2", "--ranks"] and "{port}" in command
+    assert (
+        command[:7]
+        == ["python", "./src/serving_study/engine_side/replicas.py", "--port", "0", "--replicas", "2", "--ranks"]
+        and "{port}" in command
+    )
     study.assert_nothing_left()
 
 
 def test_when_one_of_two_dies_the_arm_has_failed(study):
-    done = sweeps.run(study.plan([study.arm("two", replicas=2, fault="dies-after", after=2), study.arm("next")], prompts=8))
+    done = sweeps.run(
+        study.plan([study.arm("two", replicas=2, fault="dies-after", after=2), study.arm("next")], prompts=8)
+    )
     record = starts(done)["two"]
-    assert record["outcome"] == "failed" and "illegal memory access" in record["reason"] and len(record["lost_cells"]) <= 1
+    assert (
+        record["outcome"] == "failed" and "illegal memory access" in record["reason"] and len(record["lost_cells"]) <= 1
+    )
     assert starts(done)["next"]["outcome"] == "ok"
     study.assert_nothing_left()
 

@@ -31,7 +31,19 @@ def make(model):
     target, same, other = model("target"), model("draft"), model("other", 90)
 
     def made(host=CPU, draft=same, **about):
-        return arms.speculation(**{"target": target, "draft": draft, "ks": (1, 3, 5), "ngram_ks": (3,), "ngram_window": (2, 4), "options": {"seed": 1}, "environment": {"A": 1}, "host": host} | about)
+        return arms.speculation(
+            **{
+                "target": target,
+                "draft": draft,
+                "ks": (1, 3, 5),
+                "ngram_ks": (3,),
+                "ngram_window": (2, 4),
+                "options": {"seed": 1},
+                "environment": {"A": 1},
+                "host": host,
+            }
+            | about
+        )
 
     made.other = other
     return made
@@ -43,7 +55,9 @@ def test_names_and_order(make):
     assert [arm.k for arm in found] == [0, 3, 1, 3, 5, 0]
     assert [arm.technique for arm in found] == ["none", "ngram", "draft", "draft", "draft", "none"]
     assert [arm.acceptance for arm in found] == [None, *["measured"] * 4, None]
-    assert {arm.weights for arm in found} == {"real"} and all(arm.options == {"seed": 1} and arm.environment == {"A": 1} for arm in found)
+    assert {arm.weights for arm in found} == {"real"} and all(
+        arm.options == {"seed": 1} and arm.environment == {"A": 1} for arm in found
+    )
 
 
 def test_the_control_is_the_baseline_under_another_name(make):
@@ -58,8 +72,16 @@ def test_gpus_wanted(make):
 
 def test_speculative_configurations(make):
     by_name = {arm.name: arm.speculative for arm in make()}
-    assert by_name["ngram-k3"] == {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
-    assert set(by_name["draft-k5"]) == {"method", "model", "num_speculative_tokens"} and by_name["draft-k5"]["method"] == "draft_model"
+    assert by_name["ngram-k3"] == {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+    }
+    assert (
+        set(by_name["draft-k5"]) == {"method", "model", "num_speculative_tokens"}
+        and by_name["draft-k5"]["method"] == "draft_model"
+    )
 
 
 def test_another_vocabulary_is_mapped_or_refused(make):
@@ -69,14 +91,22 @@ def test_another_vocabulary_is_mapped_or_refused(make):
         make(draft=make.other, heterogeneous_vocabulary=False)
 
 
-@pytest.mark.parametrize(("rate", "k", "length"), [(0.53, 3, 2.59), (0.708, 1, 1.708), (0.0, 5, 1.0), (1.0, 5, 6.0), (1 / 3, 3, 2.0)])
+@pytest.mark.parametrize(
+    ("rate", "k", "length"), [(0.53, 3, 2.59), (0.708, 1, 1.708), (0.0, 5, 1.0), (1.0, 5, 6.0), (1 / 3, 3, 2.0)]
+)
 def test_prescribed_acceptance_becomes_a_length(make, rate, k, length):
     found = {arm.name: arm for arm in make(prescribed={f"draft-k{k}": rate})}
     arm = found[f"draft-k{k}"]
-    assert arm.speculative["rejection_sample_method"] == "synthetic" and arm.speculative["synthetic_acceptance_length"] == length
+    assert (
+        arm.speculative["rejection_sample_method"] == "synthetic"
+        and arm.speculative["synthetic_acceptance_length"] == length
+    )
     assert arm.acceptance == "prescribed"
     others = [other for name, other in found.items() if name != arm.name]
-    assert all("rejection_sample_method" not in (other.speculative or {}) and other.acceptance != "prescribed" for other in others)
+    assert all(
+        "rejection_sample_method" not in (other.speculative or {}) and other.acceptance != "prescribed"
+        for other in others
+    )
 
 
 def test_a_prescription_for_the_baseline_changes_nothing(make):
@@ -102,7 +132,12 @@ def test_an_unknown_arm_lists_those_there_are(make):
 
 def test_random_in_either_model_is_random(model):
     real, random = model("real"), model("random", weights="random")
-    assert [Arm("a", real).weights, Arm("a", random).weights, Arm("a", real, draft=random).weights, Arm("a", real, draft=real).weights] == ["real", "random", "random", "real"]
+    assert [
+        Arm("a", real).weights,
+        Arm("a", random).weights,
+        Arm("a", real, draft=random).weights,
+        Arm("a", real, draft=real).weights,
+    ] == ["real", "random", "random", "real"]
 
 
 def test_identity_is_free_of_paths_and_full_of_what_decides(make, tmp_path):

@@ -11,9 +11,16 @@ from serving_study import book, paths
 from serving_study.errors import BookError
 
 NAME = "03-speculative-decoding"
-TIMES = {"papermill": {"start_time": "2030-01-01T00:00:00.000001", "end_time": "2030-01-01T00:00:09", "duration": 9.0,
-                       "status": "completed", "exception": None},
-         "execution": {"iopub.execute_input": "2030-01-01T00:00:00.5Z"}}
+TIMES = {
+    "papermill": {
+        "start_time": "2030-01-01T00:00:00.000001",
+        "end_time": "2030-01-01T00:00:09",
+        "duration": 9.0,
+        "status": "completed",
+        "exception": None,
+    },
+    "execution": {"iopub.execute_input": "2030-01-01T00:00:00.5Z"},
+}
 
 
 @pytest.fixture
@@ -27,7 +34,9 @@ def root(tmp_path, monkeypatch):
 
 
 def code(source, count, *outputs, **metadata):
-    cell = nbformat.v4.new_code_cell(source, execution_count=count, outputs=list(outputs), metadata={**copy.deepcopy(TIMES), **metadata})
+    cell = nbformat.v4.new_code_cell(
+        source, execution_count=count, outputs=list(outputs), metadata={**copy.deepcopy(TIMES), **metadata}
+    )
     cell["id"] = f"id-{zlib.crc32(source.encode())}"
     return cell
 
@@ -40,14 +49,29 @@ def notebook(root, *extra):
     """An executed notebook as papermill leaves it: times, absolute paths, an injected cell with a random id, stderr."""
     injected = code(f"results = '{root}/data/results'\nrepeats = 2", 2, tags=["injected-parameters"])
     return nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_markdown_cell("# A question", id="title"),
-               code("repeats = 1", 1, tags=["parameters"]), injected,
-               code("print(repeats)", 3, stream(f"{root}/data/results/cpu\n<object at 0x7f1234567890>\n"),
-                    stream("TCP transport warning\n", "stderr")), *extra],
-        metadata={"kernelspec": {"display_name": "Harness", "language": "python", "name": "harness"},
-                  "language_info": {"name": "python", "version": "3.11.7"},
-                  "papermill": {"input_path": f"{root}/notebooks/x.ipynb", "output_path": f"{root}/.cache/x.ipynb", **TIMES["papermill"]},
-                  "widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}}}})
+        cells=[
+            nbformat.v4.new_markdown_cell("# A question", id="title"),
+            code("repeats = 1", 1, tags=["parameters"]),
+            injected,
+            code(
+                "print(repeats)",
+                3,
+                stream(f"{root}/data/results/cpu\n<object at 0x7f1234567890>\n"),
+                stream("TCP transport warning\n", "stderr"),
+            ),
+            *extra,
+        ],
+        metadata={
+            "kernelspec": {"display_name": "Harness", "language": "python", "name": "harness"},
+            "language_info": {"name": "python", "version": "3.11.7"},
+            "papermill": {
+                "input_path": f"{root}/notebooks/x.ipynb",
+                "output_path": f"{root}/.cache/x.ipynb",
+                **TIMES["papermill"],
+            },
+            "widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}}},
+        },
+    )
 
 
 def written(path, content):
@@ -73,7 +97,10 @@ def test_times_and_papermills_paths_are_gone(root):
 
 
 def test_the_checkouts_path_is_relative_in_outputs_and_injected_parameters(root):
-    copied = published(root, notebook(root, code("here", 4, stream(f"cwd {root}\nfile://{root}/a.csv {root}-other/b {root.parent}/c\n"))))
+    copied = published(
+        root,
+        notebook(root, code("here", 4, stream(f"cwd {root}\nfile://{root}/a.csv {root}-other/b {root.parent}/c\n"))),
+    )
     assert copied.cells[3].outputs[0].text.startswith("data/results/cpu\n")
     assert copied.cells[2].source.startswith("results = 'data/results'")
     assert copied.cells[4].outputs[0].text == f"cwd .\nfile://a.csv {root}-other/b {root.parent}/c\n"
@@ -81,10 +108,19 @@ def test_the_checkouts_path_is_relative_in_outputs_and_injected_parameters(root)
 
 def test_paths_are_replaced_in_html_svg_and_json_but_never_in_base64(root, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", type(root)("/app"))
-    data = {"text/html": "<td>/app/data/x</td>", "text/plain": "<Styler at 0x7f00deadbeef>", "image/png": "iVBOR+/app/data+/app/==",
-            "image/svg+xml": "<svg><dc:date>2030-01-01T00:00:00</dc:date><a>/app/x /apple/y</a></svg>",
-            "application/json": {"file": ["/app/z", 1, None]}}
-    shown = published(root, notebook(root, code("table", 4, nbformat.v4.new_output("display_data", data)))).cells[4].outputs[0].data
+    data = {
+        "text/html": "<td>/app/data/x</td>",
+        "text/plain": "<Styler at 0x7f00deadbeef>",
+        "image/png": "iVBOR+/app/data+/app/==",
+        "image/svg+xml": "<svg><dc:date>2030-01-01T00:00:00</dc:date><a>/app/x /apple/y</a></svg>",
+        "application/json": {"file": ["/app/z", 1, None]},
+    }
+    shown = (
+        published(root, notebook(root, code("table", 4, nbformat.v4.new_output("display_data", data))))
+        .cells[4]
+        .outputs[0]
+        .data
+    )
     assert shown["text/html"] == "<td>data/x</td>"
     assert shown["text/plain"] == "<Styler>"
     assert shown["image/png"] == data["image/png"]
@@ -93,10 +129,14 @@ def test_paths_are_replaced_in_html_svg_and_json_but_never_in_base64(root, monke
 
 
 def test_stderr_and_live_widgets_are_left_out(root):
-    bar = nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}, "text/plain": "100%"})
+    bar = nbformat.v4.new_output(
+        "display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}, "text/plain": "100%"}
+    )
     copied = published(root, notebook(root, code("sweep()", 4, stream("9/9", "stderr"), bar, stream("done\n"))))
     assert [output.get("text") for output in copied.cells[4].outputs] == ["done\n"]
-    assert all(output.get("name") != "stderr" for cell in copied.cells if cell.cell_type == "code" for output in cell.outputs)
+    assert all(
+        output.get("name") != "stderr" for cell in copied.cells if cell.cell_type == "code" for output in cell.outputs
+    )
 
 
 def test_the_injected_cell_is_folded_and_the_kernel_is_python3(root):
@@ -145,15 +185,23 @@ def test_a_notebook_without_cell_ids_gets_fixed_ones(root):
     assert [cell.id for cell in copied.cells] == ["cell-0", "cell-1", "injected-parameters", "cell-3"]
 
 
-FAILED_CELL = nbformat.v4.new_markdown_cell("An Exception was encountered", id="e", metadata={"tags": ["papermill-error-cell-tag"]})
+FAILED_CELL = nbformat.v4.new_markdown_cell(
+    "An Exception was encountered", id="e", metadata={"tags": ["papermill-error-cell-tag"]}
+)
 ERROR = nbformat.v4.new_output("error", ename="RuntimeError", evalue="planted", traceback=["planted"])
 FAULTS = {
     "an error output": (lambda root: notebook(root, code("boom()", 4, ERROR)), r"RuntimeError: planted.*\n?.*boom\(\)"),
     "a cell that has not run": (lambda root: notebook(root, code("later()", None)), r"a cell has not run: .*later\(\)"),
-    "a dead kernel marked completed": (lambda root: notebook(root, code("sweep()", None, stream("1/9"))), "a cell has not run"),
+    "a dead kernel marked completed": (
+        lambda root: notebook(root, code("sweep()", None, stream("1/9"))),
+        "a cell has not run",
+    ),
     "cells out of order": (lambda root: notebook(root, code("earlier()", 2)), "out of order .count 2 after 3."),
     "papermill's error cell": (lambda root: notebook(root, FAILED_CELL), "papermill reports a failed cell"),
-    "no code at all": (lambda root: nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# x", id="x")]), "nothing was executed"),
+    "no code at all": (
+        lambda root: nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# x", id="x")]),
+        "nothing was executed",
+    ),
 }
 
 
@@ -169,7 +217,9 @@ def test_an_incomplete_run_is_refused_and_the_old_copy_stays(root, fault):
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"nbformat": 4, "cells": [{"cell_type": "code"}]}', b'{"cells": [', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"nbformat": 4, "cells": [{"cell_type": "code"}]}', b'{"cells": [', b"\xff"]
+)
 def test_a_file_that_is_no_notebook_is_refused(root, content):
     executed = root.parent / "broken.ipynb"
     executed.write_bytes(content)
@@ -243,25 +293,31 @@ def page(root, body="<p>Fine.</p>", head=""):
 
 
 def test_a_clean_page_passes_with_links_to_elsewhere(root):
-    index = page(root, '<a href="https://arxiv.org/abs/2211.17192">x</a><img src="data:image/png;base64,AA"><img src="../a.png">',
-                 '<link rel="canonical" href="https://example.org/"><link rel="stylesheet" href="_static/book.css">'
-                 '<style>a {background: url(x.png)}</style>')
+    index = page(
+        root,
+        '<a href="https://arxiv.org/abs/2211.17192">x</a><img src="data:image/png;base64,AA"><img src="../a.png">',
+        '<link rel="canonical" href="https://example.org/"><link rel="stylesheet" href="_static/book.css">'
+        "<style>a {background: url(x.png)}</style>",
+    )
     book.check(index)
     book.check(index.parent)
 
 
-@pytest.mark.parametrize("markup", [
-    '<script src="https://cdn.example.org/x.js"></script>',
-    '<script async src="//cdn.example.org/x.js"></script>',
-    '<img src="http://cdn.example.org/x.png">',
-    '<img srcset="a.png 1x, https://cdn.example.org/b.png 2x">',
-    '<link rel="stylesheet" href="https://cdn.example.org/x.css">',
-    '<link href="https://cdn.example.org" rel="preconnect">',
-    '<iframe src="https://cdn.example.org/"></iframe>',
-    '<svg><image href="https://cdn.example.org/x.png"/></svg>',
-    '<p style="background: url(\'https://cdn.example.org/x.png\')">',
-    '<style>@import "https://cdn.example.org/x.css";</style>',
-])
+@pytest.mark.parametrize(
+    "markup",
+    [
+        '<script src="https://cdn.example.org/x.js"></script>',
+        '<script async src="//cdn.example.org/x.js"></script>',
+        '<img src="http://cdn.example.org/x.png">',
+        '<img srcset="a.png 1x, https://cdn.example.org/b.png 2x">',
+        '<link rel="stylesheet" href="https://cdn.example.org/x.css">',
+        '<link href="https://cdn.example.org" rel="preconnect">',
+        '<iframe src="https://cdn.example.org/"></iframe>',
+        '<svg><image href="https://cdn.example.org/x.png"/></svg>',
+        "<p style=\"background: url('https://cdn.example.org/x.png')\">",
+        '<style>@import "https://cdn.example.org/x.css";</style>',
+    ],
+)
 def test_an_outside_asset_is_found(root, markup):
     with pytest.raises(BookError, match="index.html: loads .*cdn.example.org"):
         book.check(page(root, markup))

@@ -61,8 +61,17 @@ def test_the_reference_studys_hybrid_model_comes_out():
 
 
 def test_how_models_keep_their_cache():
-    words = {name: (cache_sizes.attention(shapes.load(name)), cache_sizes.layers(shapes.load(name))) for name in ("llama-2-7b", "qwen2.5-7b-instruct", "deepseek-v3", "gemma-3-27b-it", "qwen3.5-27b")}
-    assert list(words.values()) == [("MHA", "32"), ("GQA 7:1", "28"), ("MLA", "61"), ("GQA 2:1", "62, 52 see 1,024 tokens"), ("GQA 6:1", "64, 48 linear")]
+    words = {
+        name: (cache_sizes.attention(shapes.load(name)), cache_sizes.layers(shapes.load(name)))
+        for name in ("llama-2-7b", "qwen2.5-7b-instruct", "deepseek-v3", "gemma-3-27b-it", "qwen3.5-27b")
+    }
+    assert list(words.values()) == [
+        ("MHA", "32"),
+        ("GQA 7:1", "28"),
+        ("MLA", "61"),
+        ("GQA 2:1", "62, 52 see 1,024 tokens"),
+        ("GQA 6:1", "64, 48 linear"),
+    ]
     frame = cache_sizes.per_model(list(words), [8192, 131072]).set_index("model")
     assert frame.loc["llama-2-7b", "share"] == 1 and frame.loc["qwen2.5-7b-instruct", "share"] == pytest.approx(1 / 7)
     # 576 numbers a token and layer in place of 128 heads of 192 for keys and 128 for values.
@@ -71,16 +80,36 @@ def test_how_models_keep_their_cache():
 
 
 def test_what_fits_a_host():
-    frame = cache_sizes.fits(["qwen2.5-7b-instruct", "meta-llama-3-70b", "deepseek-v3"], ["g6.xlarge", "p5.48xlarge"], [8192, 131072])
+    frame = cache_sizes.fits(
+        ["qwen2.5-7b-instruct", "meta-llama-3-70b", "deepseek-v3"], ["g6.xlarge", "p5.48xlarge"], [8192, 131072]
+    )
     rows = frame.set_index(["model", "host"])
     small = rows.loc[("qwen2.5-7b-instruct", "g6.xlarge")]
-    server = capacity.Server(shapes.load("qwen2.5-7b-instruct"), ceilings.gpu("l4"), max_model_len=8192, max_num_seqs=128)
-    assert small["tp"] == 1 and small[8192] == capacity.predict(server).max_concurrency and small[8192] == pytest.approx(16 * small[131072], rel=0.001)
-    assert rows.loc[("meta-llama-3-70b", "g6.xlarge"), "reason"] == "out of memory" and rows.loc[("meta-llama-3-70b", "p5.48xlarge"), "tp"] == 8
+    server = capacity.Server(
+        shapes.load("qwen2.5-7b-instruct"), ceilings.gpu("l4"), max_model_len=8192, max_num_seqs=128
+    )
+    assert (
+        small["tp"] == 1
+        and small[8192] == capacity.predict(server).max_concurrency
+        and small[8192] == pytest.approx(16 * small[131072], rel=0.001)
+    )
+    assert (
+        rows.loc[("meta-llama-3-70b", "g6.xlarge"), "reason"] == "out of memory"
+        and rows.loc[("meta-llama-3-70b", "p5.48xlarge"), "tp"] == 8
+    )
     assert "quantized" in rows.loc[("deepseek-v3", "p5.48xlarge"), "reason"]
 
 
-@pytest.mark.parametrize(("name", "gpus", "tp"), [("qwen2.5-7b-instruct", 8, 4), ("meta-llama-3-70b", 8, 8), ("smollm2-135m-instruct", 4, 1), ("deepseek-v3", 8, 8), ("qwen2.5-0.5b-instruct", 2, 2)])
+@pytest.mark.parametrize(
+    ("name", "gpus", "tp"),
+    [
+        ("qwen2.5-7b-instruct", 8, 4),
+        ("meta-llama-3-70b", 8, 8),
+        ("smollm2-135m-instruct", 4, 1),
+        ("deepseek-v3", 8, 8),
+        ("qwen2.5-0.5b-instruct", 2, 2),
+    ],
+)
 def test_ranks_are_as_many_as_the_heads_divide_over(name, gpus, tp):
     shape = shapes.load(name)
     assert cache_sizes.ranks(shape, gpus) == tp
@@ -89,8 +118,24 @@ def test_ranks_are_as_many_as_the_heads_divide_over(name, gpus, tp):
 
 def test_frames_have_a_row_for_each_way():
     hosts = ["g6.xlarge", "p5.48xlarge"]
-    assert list(cache_sizes.tiers("qwen2.5-7b-instruct", hosts, 0.005, [1024])["tier"]) == ["cpu", "tcp", "nvme", "cpu", "efa", "tcp", "nvme"]
-    assert list(cache_sizes.handovers("qwen2.5-7b-instruct", hosts, prompt=1024, output=64, concurrency=4)["link"]) == ["tcp", "nvlink", "pcie", "efa", "tcp"]
+    assert list(cache_sizes.tiers("qwen2.5-7b-instruct", hosts, 0.005, [1024])["tier"]) == [
+        "cpu",
+        "tcp",
+        "nvme",
+        "cpu",
+        "efa",
+        "tcp",
+        "nvme",
+    ]
+    assert list(cache_sizes.handovers("qwen2.5-7b-instruct", hosts, prompt=1024, output=64, concurrency=4)["link"]) == [
+        "tcp",
+        "nvlink",
+        "pcie",
+        "efa",
+        "tcp",
+    ]
     assert [cache_sizes.batched_tokens(host) for host in hosts] == [2048, 8192]
-    found = cache_sizes.throughputs("qwen2.5-7b-instruct", hosts, [0.0, 0.9], shared=3001, own=20, output=128, concurrency=16)
+    found = cache_sizes.throughputs(
+        "qwen2.5-7b-instruct", hosts, [0.0, 0.9], shared=3001, own=20, output=128, concurrency=16
+    )
     assert (found["most"] == found[0.9] / found[0.0]).all() and (found["most"] > 1).all()

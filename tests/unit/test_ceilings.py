@@ -51,7 +51,14 @@ def test_instances(name, gpu, count, vcpus, link_gb_s):
 
 @pytest.mark.parametrize(
     "host, gpu, count, link",
-    [("l4x1", "l4", 1, "none"), ("l4x2", "l4", 2, "pcie"), ("a10gx4", "a10g", 4, "pcie"), ("h200x1", "h200", 1, "none"), ("h200x2", "h200", 2, "nvlink"), ("a100-80x8", "a100-80", 8, "nvlink")],
+    [
+        ("l4x1", "l4", 1, "none"),
+        ("l4x2", "l4", 2, "pcie"),
+        ("a10gx4", "a10g", 4, "pcie"),
+        ("h200x1", "h200", 1, "none"),
+        ("h200x2", "h200", 2, "nvlink"),
+        ("a100-80x8", "a100-80", 8, "nvlink"),
+    ],
 )
 def test_profiles(host, gpu, count, link):
     found = ceilings.of_host(host)
@@ -65,7 +72,15 @@ def test_an_a100_needs_its_memory():
         ceilings.of_host("a100x8")
 
 
-@pytest.mark.parametrize("call, name, message", [(ceilings.gpu, "t4", "allowed: l4, a10g"), (ceilings.instance, "p4d.xlarge", "allowed: g5.12xlarge, g6.xlarge"), (ceilings.of_host, "cpu", "a profile GPUxCOUNT"), (ceilings.of_host, "l4x0", "GPUxCOUNT")])
+@pytest.mark.parametrize(
+    "call, name, message",
+    [
+        (ceilings.gpu, "t4", "allowed: l4, a10g"),
+        (ceilings.instance, "p4d.xlarge", "allowed: g5.12xlarge, g6.xlarge"),
+        (ceilings.of_host, "cpu", "a profile GPUxCOUNT"),
+        (ceilings.of_host, "l4x0", "GPUxCOUNT"),
+    ],
+)
 def test_what_is_not_in_the_tables_is_refused_and_the_rest_named(call, name, message):
     with pytest.raises(HostError) as raised:
         call(name)

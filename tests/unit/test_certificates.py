@@ -17,18 +17,42 @@ DURATION = N / CONCURRENCY * E2E
 def good(technique="none", k=0):
     """A cell of eight requests, two at a time, and its records."""
     requests = [
-        {"start_s": (index // CONCURRENCY) * E2E, "ttft_s": TTFT, "itls_s": [ITL] * (TOKENS - 1), "input_tokens": 30, "output_tokens": TOKENS, "error": None, "text_sane": True}
+        {
+            "start_s": (index // CONCURRENCY) * E2E,
+            "ttft_s": TTFT,
+            "itls_s": [ITL] * (TOKENS - 1),
+            "input_tokens": 30,
+            "output_tokens": TOKENS,
+            "error": None,
+            "text_sane": True,
+        }
         for index in range(N)
     ]
     speculation = {}
     if technique != "none":
-        speculation = {"drafts": 40, "drafted_tokens": 40 * k, "accepted_tokens": 40, "acceptance_rate": 1 / k, "acceptance_length": 2.0, "acceptance_by_position": [0.6, 0.3, 0.1][:k]}
+        speculation = {
+            "drafts": 40,
+            "drafted_tokens": 40 * k,
+            "accepted_tokens": 40,
+            "acceptance_rate": 1 / k,
+            "acceptance_length": 2.0,
+            "acceptance_by_position": [0.6, 0.3, 0.1][:k],
+        }
     cell = {
         "technique": technique,
         "k": k,
         "concurrency": CONCURRENCY,
         "asked": {"prompts": N, "output_tokens": TOKENS, "ignore_eos": True, "temperature": 0.0},
-        "result": {"completed": N, "failed": 0, "duration": DURATION, "total_input_tokens": 30 * N, "output_throughput": N * TOKENS / DURATION, "mean_e2el_ms": 1000 * E2E, "mean_ttft_ms": 50.0, "median_ttft_ms": 50.0},
+        "result": {
+            "completed": N,
+            "failed": 0,
+            "duration": DURATION,
+            "total_input_tokens": 30 * N,
+            "output_throughput": N * TOKENS / DURATION,
+            "mean_e2el_ms": 1000 * E2E,
+            "mean_ttft_ms": 50.0,
+            "median_ttft_ms": 50.0,
+        },
         "counters": {
             vllm.PROMPT_TOKENS: 240.0,
             vllm.REQUESTS: 8.0,
@@ -47,7 +71,19 @@ def good(technique="none", k=0):
     return cell, requests
 
 
-GPU = {"samples": 5, "cpu_steal": 0.0, "gpus": [{"index": 0, "min_sm_clock_mhz": 1500, "max_sm_clock_mhz": 2040, "mean_utilisation": 95.0, "throttle_reasons": 0}]}
+GPU = {
+    "samples": 5,
+    "cpu_steal": 0.0,
+    "gpus": [
+        {
+            "index": 0,
+            "min_sm_clock_mhz": 1500,
+            "max_sm_clock_mhz": 2040,
+            "mean_utilisation": 95.0,
+            "throttle_reasons": 0,
+        }
+    ],
+}
 
 
 def changed(change, technique="none", k=0):
@@ -114,7 +150,11 @@ def gpus(**values):
 
 
 FAULTS = {
-    "404 for every request": ("requests", all_failed, "0 of 8 completed, 8 failed, 8 ended in an error, 8 empty (Not Found)"),
+    "404 for every request": (
+        "requests",
+        all_failed,
+        "0 of 8 completed, 8 failed, 8 ended in an error, 8 empty (Not Found)",
+    ),
     "one failed": ("requests", at(("result", "failed"), 1), "1 failed"),
     "fewer completed than asked": ("requests", at(("result", "completed"), 7), "7 of 8"),
     "one ended in an error": ("requests", last(error="EngineCore encountered an issue"), "1 ended in an error"),
@@ -122,25 +162,54 @@ FAULTS = {
     "a record missing": ("requests", lambda cell, requests: requests.pop(), "8 of 8"),
     "half the tokens": ("output attainment", one_short, "48 of 96 tokens"),
     "too many tokens": ("output attainment", each(output_tokens=14), "112 of 96 tokens"),
-    "stopped before its own length": ("output attainment", lambda cell, requests: (cell["asked"].update(output_tokens=None), cell["counters"].update(finished={"length": 5.0, "stop": 3.0})), "3 of them before their length"),
-    "input counted differently": ("input tokens", at(("counters", vllm.PROMPT_TOKENS), 140.0), "client counted 240, server 140"),
+    "stopped before its own length": (
+        "output attainment",
+        lambda cell, requests: (
+            cell["asked"].update(output_tokens=None),
+            cell["counters"].update(finished={"length": 5.0, "stop": 3.0}),
+        ),
+        "3 of them before their length",
+    ),
+    "input counted differently": (
+        "input tokens",
+        at(("counters", vllm.PROMPT_TOKENS), 140.0),
+        "client counted 240, server 140",
+    ),
     "another job's server": ("server", at(("server", "owns_port"), False), "not ours"),
     "answered by another": ("server", at(("counters", vllm.REQUESTS), 0.0), "our server finished 0, the client 8"),
     "warm cache": ("cold caches", at(("counters", vllm.PREFIX_HITS), 16.0), "16 device and 0 external hits in 240"),
     "warm external cache": ("cold caches", at(("counters", vllm.EXTERNAL_HITS), 16.0), "16 external hits"),
-    "hits that were not queried": ("cold caches", lambda cell, requests: cell["counters"].update({vllm.PREFIX_HITS: 1.0, vllm.PREFIX_QUERIES: 0.0}), "1 device"),
+    "hits that were not queried": (
+        "cold caches",
+        lambda cell, requests: cell["counters"].update({vllm.PREFIX_HITS: 1.0, vllm.PREFIX_QUERIES: 0.0}),
+        "1 device",
+    ),
     "drafts in the baseline": ("mechanism", at(("speculation",), {"drafts": 3}), "3 drafts, none wanted"),
     "garbage": ("text", each(text_sane=False), "0% of 8 answers"),
-    "mostly garbage": ("text", lambda cell, requests: [request.update(text_sane=False) for request in requests[:5]], "38% of 8"),
+    "mostly garbage": (
+        "text",
+        lambda cell, requests: [request.update(text_sane=False) for request in requests[:5]],
+        "38% of 8",
+    ),
     "records that do not add up": ("records", at(("result", "output_throughput"), 200.0), "of the output throughput"),
     "latencies that do not add up": ("records", at(("result", "mean_e2el_ms"), 120.0), "latencies within"),
     "no tokens": ("records", at(("result", "output_throughput"), 0.0), "no tokens or no time"),
     "never full": ("steady window", serial, "never 2 requests in flight"),
     "a long drain": ("steady window", straggler, "tok/s then, 8.3 over all"),
-    "no time under load": ("steady window", lambda cell, requests: [request.update(start_s=0.2 * min(index, 6) + 0.15 * (index == 7)) for index, request in enumerate(requests)], "0.1 median latencies"),
+    "no time under load": (
+        "steady window",
+        lambda cell, requests: [
+            request.update(start_s=0.2 * min(index, 6) + 0.15 * (index == 7)) for index, request in enumerate(requests)
+        ],
+        "0.1 median latencies",
+    ),
     "client busy": ("client", at(("client", "cpu_s"), 0.9 * DURATION), "90% of a core"),
     "client late": ("client", at(("client", "p99_lag_ms"), 40.0), "late by 40.0 ms"),
-    "requests late at the server": ("client", at(("result", "mean_ttft_ms"), 70.0), "22.0 ms of a request's 160 ms pass before the server sees it"),
+    "requests late at the server": (
+        "client",
+        at(("result", "mean_ttft_ms"), 70.0),
+        "22.0 ms of a request's 160 ms pass before the server sees it",
+    ),
     "thermal slowdown": ("clocks", gpus(throttle_reasons=0x44), "power cap reached; hardware thermal slowdown"),
     "hardware slowdown": ("clocks", gpus(throttle_reasons=0x8), "hardware slowdown"),
     "power brake": ("clocks", gpus(throttle_reasons=0x80), "power brake"),
@@ -155,7 +224,19 @@ def test_a_planted_fault_fails_its_check(fault):
     found, checks = changed(change)
     assert checks[name][0] == FAIL and evidence in checks[name][1]
     assert found["verdict"] == FAIL and f"{name}: {checks[name][1]}" in certificates.why(found)
-    if fault not in ("404 for every request", "one failed", "fewer completed than asked", "one empty", "a record missing", "half the tokens", "too many tokens", "never full", "a long drain", "records that do not add up", "no tokens"):
+    if fault not in (
+        "404 for every request",
+        "one failed",
+        "fewer completed than asked",
+        "one empty",
+        "a record missing",
+        "half the tokens",
+        "too many tokens",
+        "never full",
+        "a long drain",
+        "records that do not add up",
+        "no tokens",
+    ):
         assert [other for other, (outcome, _) in checks.items() if outcome != PASS] == [name]
 
 
@@ -173,7 +254,9 @@ def test_a_ttft_made_by_the_client_withholds_ttft_alone():
 
 
 def test_every_check_has_a_planted_fault():
-    assert {name for name, _, _ in FAULTS.values()} | set(certificates.PARTIAL) == {check["name"] for check in certificates.certify(*good())["checks"]}
+    assert {name for name, _, _ in FAULTS.values()} | set(certificates.PARTIAL) == {
+        check["name"] for check in certificates.certify(*good())["checks"]
+    }
 
 
 def draft(**values):
@@ -195,7 +278,9 @@ def draft(**values):
 )
 def test_a_mechanism_that_did_not_happen_as_it_must(technique, change):
     found, checks = changed(change, technique, 3)
-    assert checks["mechanism"][0] == FAIL and [name for name, (outcome, _) in checks.items() if outcome != PASS] == ["mechanism"]
+    assert checks["mechanism"][0] == FAIL and [name for name, (outcome, _) in checks.items() if outcome != PASS] == [
+        "mechanism"
+    ]
 
 
 def test_ngram_may_draft_fewer_tokens_than_k():
@@ -207,7 +292,10 @@ def test_ngram_may_draft_fewer_tokens_than_k():
     ("name", "change"),
     [
         ("output attainment", at(("asked", "ignore_eos"), False)),
-        ("output attainment", lambda cell, requests: (cell["asked"].update(output_tokens=None), cell["counters"].update(finished={}))),
+        (
+            "output attainment",
+            lambda cell, requests: (cell["asked"].update(output_tokens=None), cell["counters"].update(finished={})),
+        ),
         ("input tokens", at(("counters", vllm.PROMPT_TOKENS), None)),
         ("server", at(("server", "owns_port"), None)),
         ("server", at(("counters", vllm.REQUESTS), None)),
@@ -228,14 +316,21 @@ def test_a_check_that_could_not_be_made_is_unknown_and_not_passed(name, change):
 def test_what_is_allowed():
     def within(cell, requests):
         cell["counters"][vllm.PROMPT_TOKENS] = 242.0  # under 1% apart
-        cell["machine"] = GPU | {"gpus": [GPU["gpus"][0] | {"throttle_reasons": 0x4}]}  # a power cap is the card's normal state
+        cell["machine"] = GPU | {
+            "gpus": [GPU["gpus"][0] | {"throttle_reasons": 0x4}]
+        }  # a power cap is the card's normal state
         for request in requests[:4]:
             request["text_sane"] = False
 
     assert changed(within)[0]["verdict"] == PASS
     own_lengths = changed(at(("asked", "output_tokens"), None))[1]
     assert own_lengths["output attainment"] == (PASS, "8 requests finished, 0 of them before their length")
-    assert changed(lambda cell, requests: (cell["labels"].update(weights="random"), each(text_sane=False)(cell, requests)))[0]["verdict"] == PASS
+    assert (
+        changed(
+            lambda cell, requests: (cell["labels"].update(weights="random"), each(text_sane=False)(cell, requests))
+        )[0]["verdict"]
+        == PASS
+    )
     assert changed(gpus())[0]["verdict"] == PASS
 
 
@@ -248,8 +343,13 @@ def test_failure_outweighs_unknown():
 
 
 def test_why_names_all_that_failed():
-    found, _ = changed(lambda cell, requests: (cell["server"].update(alive=False), each(text_sane=False)(cell, requests)))
-    assert certificates.why(found).split("; ") == ["text: 0% of 8 answers read as language", "alive afterwards: no token came back after the load"]
+    found, _ = changed(
+        lambda cell, requests: (cell["server"].update(alive=False), each(text_sane=False)(cell, requests))
+    )
+    assert certificates.why(found).split("; ") == [
+        "text: 0% of 8 answers read as language",
+        "alive afterwards: no token came back after the load",
+    ]
 
 
 def test_the_steady_window():

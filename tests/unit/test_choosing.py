@@ -1,4 +1,6 @@
-"""Section 10's figures: out of whose results they come, that a prediction never hides a measurement, and that nothing is said of nothing."""
+"""Section 10's figures: out of whose results they come, that a prediction never hides a measurement, and that nothing
+is said of nothing.
+"""
 
 import math
 import re
@@ -35,42 +37,65 @@ def test_every_technique_has_a_row_and_every_row_a_basis(everything):
     assert set(everything["basis"]) == {HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING}
 
 
-@pytest.mark.parametrize(("technique", "arm", "arms", "against"), [
-    ("draft model", "draft-k3", {"baseline", "draft-k3"}, "baseline"),
-    ("draft model", "draft-k3-same-vocabulary", {"baseline"}, None),
-    ("tensor parallelism", "7b-tp4", {"7b-tp1", "7b-tp2", "14b-tp2"}, "7b-tp1"),
-    ("tensor parallelism", "14b-tp4", {"7b-tp1", "14b-tp2"}, "14b-tp2"),
-    ("tensor parallelism", "14b-tp2", {"7b-tp1", "14b-tp2"}, None),
-    ("tensor parallelism", "7b-tp1", {"7b-tp1", "7b-tp2"}, None),
-    ("tensor parallelism", "7b-tp1-memory-0.5", {"7b-tp1"}, None),
-    ("pipeline parallelism", "14b-pp2", {"14b-tp2", "14b-tp4"}, "14b-tp2"),
-    ("data-parallel replicas", "7b-replicas2", {"7b-tp1"}, "7b-tp1"),
-    ("KV offload", "7b-tp4", {"7b-tp1"}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("technique", "arm", "arms", "against"),
+    [
+        ("draft model", "draft-k3", {"baseline", "draft-k3"}, "baseline"),
+        ("draft model", "draft-k3-same-vocabulary", {"baseline"}, None),
+        ("tensor parallelism", "7b-tp4", {"7b-tp1", "7b-tp2", "14b-tp2"}, "7b-tp1"),
+        ("tensor parallelism", "14b-tp4", {"7b-tp1", "14b-tp2"}, "14b-tp2"),
+        ("tensor parallelism", "14b-tp2", {"7b-tp1", "14b-tp2"}, None),
+        ("tensor parallelism", "7b-tp1", {"7b-tp1", "7b-tp2"}, None),
+        ("tensor parallelism", "7b-tp1-memory-0.5", {"7b-tp1"}, None),
+        ("pipeline parallelism", "14b-pp2", {"14b-tp2", "14b-tp4"}, "14b-tp2"),
+        ("data-parallel replicas", "7b-replicas2", {"7b-tp1"}, "7b-tp1"),
+        ("KV offload", "7b-tp4", {"7b-tp1"}, None),
+    ],
+)
 def test_an_arm_is_held_against_what_it_replaces(technique, arm, arms, against):
     [chosen] = [known for known in choosing.TECHNIQUES if known.name == technique]
     assert chosen.baseline(arm, arms) == against
 
 
-@pytest.mark.parametrize(("arm", "metric", "highest", "printed"), [
-    # The decision table of the reference study: −45 % and −16 %, +106 %, 2.99×, 18.7×.
-    ("draft-k3", TPOT, False, 1 - 0.45), ("draft-k3", TPOT, True, 1 - 0.16), ("draft-k1", TTFT, False, 1 + 1.06), ("7b-tp4", THROUGHPUT, False, 2.99), ("7b-tp4", KV, False, 18.7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arm", "metric", "highest", "printed"),
+    [
+        # The decision table of the reference study: −45 % and −16 %, +106 %, 2.99×, 18.7×.
+        ("draft-k3", TPOT, False, 1 - 0.45),
+        ("draft-k3", TPOT, True, 1 - 0.16),
+        ("draft-k1", TTFT, False, 1 + 1.06),
+        ("7b-tp4", THROUGHPUT, False, 2.99),
+        ("7b-tp4", KV, False, 18.7),
+    ],
+)
 def test_the_reference_studys_decision_table_carries_over(settled, arm, metric, highest, printed):
     assert choosing.figure(settled, arm, metric, highest=highest) == pytest.approx(printed, rel=0.01)
 
 
 def test_the_rules_are_filled_from_it(settled):
     found = choosing.rules(settled)
-    assert found["prefix_gain"] == pytest.approx(10.01, abs=0.005) and found["prefix_control"] == pytest.approx(0.99, abs=0.005)
-    assert found["tp_share"] == pytest.approx(2.99 / 4, abs=0.002) and found["pp_throughput"] == pytest.approx(24.0 / 41.8)
-    assert found["draft_here"].endswith("(this host, cpu)") and "random weights, prescribed acceptance" in found["draft_published"]
-    assert "data-parallel replicas" in found["unmeasured"] and "quantised KV cache" in found["predicted_only"] and "draft model" not in found["predicted_only"]
+    assert found["prefix_gain"] == pytest.approx(10.01, abs=0.005) and found["prefix_control"] == pytest.approx(
+        0.99, abs=0.005
+    )
+    assert found["tp_share"] == pytest.approx(2.99 / 4, abs=0.002) and found["pp_throughput"] == pytest.approx(
+        24.0 / 41.8
+    )
+    assert (
+        found["draft_here"].endswith("(this host, cpu)")
+        and "random weights, prescribed acceptance" in found["draft_published"]
+    )
+    assert (
+        "data-parallel replicas" in found["unmeasured"]
+        and "quantised KV cache" in found["predicted_only"]
+        and "draft model" not in found["predicted_only"]
+    )
     assert not [name for name, value in found.items() if isinstance(value, float) and math.isnan(value)]
 
 
 def test_a_prediction_gives_way_to_a_measurement_and_stays_where_there_is_none(everything, settled):
-    assert {"draft model", "tensor parallelism", "quantised KV cache"} <= set(everything.loc[everything["basis"] == PREDICTED, "technique"])
+    assert {"draft model", "tensor parallelism", "quantised KV cache"} <= set(
+        everything.loc[everything["basis"] == PREDICTED, "technique"]
+    )
     left = settled[settled["basis"] == PREDICTED]
     assert set(left["technique"]) == {"prefill/decode split", "KV offload", "quantised KV cache"}
     # A GPU host that measured nothing keeps its own predictions beside the others' measurements.
@@ -82,12 +107,21 @@ def test_the_predictions_of_what_is_moved_or_found_again_help(everything):
     rows = everything[everything["basis"] == PREDICTED].set_index(["technique", "host", "metric"])["ratio"]
     # The reference study measured a tenth.
     assert rows["prefix caching", "g6.xlarge", TTFT].item() == pytest.approx(0.1, rel=0.5)
-    assert rows["KV offload", "g6.xlarge", TTFT].item() < 1 and rows["quantised KV cache", "g6.xlarge", KV].item() == pytest.approx(2, rel=0.01)
-    assert rows["prefill/decode split", "g5.12xlarge", TPOT].item() < 1 and ("prefill/decode split", "g6.xlarge", TPOT) not in rows
+    assert rows["KV offload", "g6.xlarge", TTFT].item() < 1 and rows[
+        "quantised KV cache", "g6.xlarge", KV
+    ].item() == pytest.approx(2, rel=0.01)
+    assert (
+        rows["prefill/decode split", "g5.12xlarge", TPOT].item() < 1
+        and ("prefill/decode split", "g6.xlarge", TPOT) not in rows
+    )
 
 
 def test_measured_effects_have_interval_certificate_and_labels(results):
-    cells = [cell(arm, 1, repeat, base + repeat, 10) for arm, base in (("baseline", 100), ("baseline-again", 101), ("ngram-k3", 150)) for repeat in range(3)]
+    cells = [
+        cell(arm, 1, repeat, base + repeat, 10)
+        for arm, base in (("baseline", 100), ("baseline-again", 101), ("ngram-k3", 150))
+        for repeat in range(3)
+    ]
     cells.append(cell("draft-k1", 1, 0, 300, 10, certificate="fail"))
     for one in cells:
         one["result"]["median_ttft_ms"] = 50.0
@@ -95,7 +129,11 @@ def test_measured_effects_have_interval_certificate_and_labels(results):
     frame = choosing.effects("toy")
     mine = frame[(frame["basis"] == HERE) & (frame["metric"] == THROUGHPUT)]
     [row] = mine.to_dict("records")
-    assert row["arm"] == "ngram-k3" and row["low"] < row["ratio"] < row["high"] and row["ratio"] == pytest.approx(151 / 101, rel=0.001)
+    assert (
+        row["arm"] == "ngram-k3"
+        and row["low"] < row["ratio"] < row["high"]
+        and row["ratio"] == pytest.approx(151 / 101, rel=0.001)
+    )
     assert row["certificate"] == "pass" and row["differs"] and row["labels"] == ""
     assert choosing.phrase(frame, "n-gram look-up", THROUGHPUT).endswith("(this host, toy)")
     assert choosing.phrase(frame, "draft model", THROUGHPUT, basis=HERE) == NOTHING
@@ -117,7 +155,10 @@ def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
     cells = store.Store("cpu", 7, paths.RESULTS_PUBLISHED).newest()
     found = prefixes.sequence(cells).set_index("arm")
     for arm in (prefixes.CACHED, prefixes.CONTROL):
-        assert mine.at[arm, "ratio"] == pytest.approx(found.at[arm, "warm_ms"] / found.at[arm, "cold_ms"]) and mine.at[arm, "certificate"] == "pass"
+        assert (
+            mine.at[arm, "ratio"] == pytest.approx(found.at[arm, "warm_ms"] / found.at[arm, "cold_ms"])
+            and mine.at[arm, "certificate"] == "pass"
+        )
     back = prefixes.by_source(cells).set_index(["arm", "source"])["ttft_ms"]
     tiers = {arm for arm, source in back.index if source == "external"}
     assert {"files", "lmcache-server"} <= tiers
@@ -125,7 +166,10 @@ def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
         assert mine.at[arm, "ratio"] == pytest.approx(back[arm, "external"] / back["device-only", "recompute"])
     assert set(mine["metric"]) == {TTFT} and set(mine.index) == {prefixes.CACHED, prefixes.CONTROL, *tiers}
     known = dict(zip(choosing.decisions(frame)["problem"], choosing.decisions(frame)["what is known"], strict=True))
-    assert "(this host, cpu)" in known["prompts are long and begin alike"] and "files" in known["memory is short and prefixes come back"]
+    assert (
+        "(this host, cpu)" in known["prompts are long and begin alike"]
+        and "files" in known["memory is short and prefixes come back"]
+    )
 
 
 def test_the_decision_table_covers_the_reference_studys_problems(settled):
@@ -133,9 +177,14 @@ def test_the_decision_table_covers_the_reference_studys_problems(settled):
     assert len(table) == 8 and table["what is known"].str.len().gt(0).all()
     known = dict(zip(table["problem"], table["what is known"], strict=True))
     assert known["throughput is short and the model is small"] == NOTHING
-    assert "14b-tp1 failed: out of memory after 35 s (reference study, a10gx4)" in known["the model does not fit on one GPU"]
+    assert (
+        "14b-tp1 failed: out of memory after 35 s (reference study, a10gx4)"
+        in known["the model does not fit on one GPU"]
+    )
     assert "fp8: KV tokens 2.00× (predicted, g6.xlarge)" in known["more requests at once than the cache holds"]
-    assert "draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64 (reference study, l4x1)" in known["answers come too slowly for whoever is waiting"].split("\n")
+    assert "draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64 (reference study, l4x1)" in known[
+        "answers come too slowly for whoever is waiting"
+    ].split("\n")
     # Every line of figures says where it is from.
     assert all(re.search(r"\(.*\)$", line) for text in known.values() for line in text.split("\n") if line != NOTHING)
 
@@ -153,13 +202,19 @@ def test_the_tables_say_what_a_figure_is_of(settled):
 def test_the_plot_says_what_random_weights_and_prescribed_acceptance_are_in(everything):
     figure = plots.effects(everything, THROUGHPUT)
     said = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert {"this host, cpu", "published, h200x1 (random weights, prescribed acceptance)", "reference study, l4x1"} <= said
+    assert {
+        "this host, cpu",
+        "published, h200x1 (random weights, prescribed acceptance)",
+        "reference study, l4x1",
+    } <= said
     plots.plt.close(figure)
 
 
 def test_a_dash_stands_for_a_figure_that_the_reference_study_does_not_have(settled):
     row = choosing.matrix(settled).set_index("arm").loc["7b-tp4"].iloc[0]
-    assert row[TTFT].split("\n")[0] == "–" and reference.load(5).query("metric == 'median_ttft_ms'")["concurrency"].unique().tolist() == [32]
+    assert row[TTFT].split("\n")[0] == "–" and reference.load(5).query("metric == 'median_ttft_ms'")[
+        "concurrency"
+    ].unique().tolist() == [32]
 
 
 def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
@@ -167,6 +222,8 @@ def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
     found = {one.host: one for one in choosing.advised("l4x1", wanted)}
     assert found["l4x1"].basis == "predicted" and found["h200x1"].found and list(found)[0] == "l4x1"
     assert "cpu" in found and "moon" not in {one.host for one in choosing.advised("moon", wanted)}
-    assert advice.sentence(found["h200x1"]).startswith("On h200x1, measured: ngram-k3 at concurrency 40 has the highest output throughput within the targets")
+    assert advice.sentence(found["h200x1"]).startswith(
+        "On h200x1, measured: ngram-k3 at concurrency 40 has the highest output throughput within the targets"
+    )
     assert set(advice.table(found["l4x1"])["verdict"]) <= {"meets (predicted)", "misses (predicted)"}
     assert "badge-pass" in tables.advised(advice.table(found["h200x1"]), "h200x1").to_html()

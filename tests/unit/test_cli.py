@@ -25,21 +25,24 @@ def test_the_sections_are_those_with_a_notebook():
     assert all(section.notebook.is_file() for section in sections.SECTIONS.values())
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("run", "13"), "no notebook for section"),
-    (("run", "three"), "no such section"),
-    (("run", "3", "-p", "repeats"), "wants a name and a value"),
-    (("run", "3", "-y", "[1, 2]"), "not a mapping"),
-    (("run", "3", "-y", "{a: [}"), "not YAML"),
-    (("run", "3", "-p", "cheese=1"), "unknown parameter"),
-    (("run", "3", "--dry-run", "-p", "ks=3"), "wrong type"),
-    (("run", "3", "--dry-run", "-p", "host=h100x8"), "not the host profile"),
-    (("run", "3", "--dry-run", "-y", "{arms: [baseline, turbo]}"), "unknown arm"),
-    (("run", "3", "--dry-run", "-y", "{prompts: [1]}"), "cannot be used"),
-    (("run", "3", "--dry-run", "-p", "model=/no/such/model"), "no model here"),
-    (("run", "3", "--dry-run", "-p", "dataset=/no/such/file"), "no such dataset"),
-    (("certify", "moon", "3"), "no results"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "13"), "no notebook for section"),
+        (("run", "three"), "no such section"),
+        (("run", "3", "-p", "repeats"), "wants a name and a value"),
+        (("run", "3", "-y", "[1, 2]"), "not a mapping"),
+        (("run", "3", "-y", "{a: [}"), "not YAML"),
+        (("run", "3", "-p", "cheese=1"), "unknown parameter"),
+        (("run", "3", "--dry-run", "-p", "ks=3"), "wrong type"),
+        (("run", "3", "--dry-run", "-p", "host=h100x8"), "not the host profile"),
+        (("run", "3", "--dry-run", "-y", "{arms: [baseline, turbo]}"), "unknown arm"),
+        (("run", "3", "--dry-run", "-y", "{prompts: [1]}"), "cannot be used"),
+        (("run", "3", "--dry-run", "-p", "model=/no/such/model"), "no model here"),
+        (("run", "3", "--dry-run", "-p", "dataset=/no/such/file"), "no such dataset"),
+        (("certify", "moon", "3"), "no results"),
+    ],
+)
 def test_bad_input_is_one_clear_error(words, said, results):
     error = call(*words).exception
     assert said in str(error) and "\n  allowed: " in str(error)
@@ -48,7 +51,13 @@ def test_bad_input_is_one_clear_error(words, said, results):
 
 def test_a_dry_run_says_what_would_be_measured(results, monkeypatch):
     monkeypatch.setattr(sections.hosts, "detect", lambda profile="auto": sections.hosts.Host("cpu", "x", 2, 8.0, 7.0))
-    shown = call("run", "3", "--dry-run", "-y", "{arms: [baseline, draft-k3], concurrencies: [1, 2], prompts: [2, 4], repeats: 2}")
+    shown = call(
+        "run",
+        "3",
+        "--dry-run",
+        "-y",
+        "{arms: [baseline, draft-k3], concurrencies: [1, 2], prompts: [2, 4], repeats: 2}",
+    )
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
     assert lines[1] == "loads: concurrency 1 (2 prompts), 2 (4 prompts); 2 repeats"
@@ -69,29 +78,47 @@ def test_certify_judges_again(results):
 def test_help_and_predictions_load_nothing_that_they_do_not_need():
     heavy = "pandas scipy numpy matplotlib nbformat papermill boto3 pynvml psutil".split()
     code = "import sys, {}; print(*[name for name in sys.argv[1:] if name in sys.modules])"
-    loaded = lambda module: subprocess.run([sys.executable, "-c", code.format(module), *heavy], capture_output=True, text=True, check=True).stdout.split()  # noqa: E731
+
+    def loaded(module: str) -> list[str]:
+        command = [sys.executable, "-c", code.format(module), *heavy]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
     assert loaded("serving_study.cli") == []
-    assert not {"scipy", "matplotlib", "nbformat", "papermill", "boto3"} & set(loaded("serving_study.theory, serving_study.prices"))
+    assert not {"scipy", "matplotlib", "nbformat", "papermill", "boto3"} & set(
+        loaded("serving_study.theory, serving_study.prices")
+    )
 
 
 def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
     known = call("predict", "--host", "g6.xlarge", "--model", "Qwen/Qwen2.5-7B-Instruct").output
-    assert "price: 0.8048 USD an hour for g6.xlarge in us-east-1 on 2026-09-24 (AWS Price List" in known and "USD a million output tokens" in known
+    assert (
+        "price: 0.8048 USD an hour for g6.xlarge in us-east-1 on 2026-09-24 (AWS Price List" in known
+        and "USD a million output tokens" in known
+    )
     given = json.loads(call("predict", "--host", "l4x1", "--price", "3.6", "--json").output)
     assert given["price"] == {"instance": "l4x1", "usd_per_hour": 3.6, "source": "given", "region": None, "date": None}
     assert all(row["usd_per_million"] == pytest.approx(1000 / row["output_throughput"]) for row in given["rows"])
     none = call("predict", "--host", "h200x1").output
-    assert "price: none known for h200x1 in us-east-1; --price USD_PER_HOUR or --fetch-price adds the cost" in none and "USD a million" not in none
+    assert (
+        "price: none known for h200x1 in us-east-1; --price USD_PER_HOUR or --fetch-price adds the cost" in none
+        and "USD a million" not in none
+    )
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--host", "g6.xlage"), "no ceilings for this host: g6.xlage\n.*\n  next:    did you mean g6.xlarge"),
-    (("--host", "p5"), "next:    did you mean p5.48xlarge or p5en.48xlarge?"),
-    (("--host", "g6.xlarge", "--model", "Qwen/Qwen2.5-7B-Instrct"), "no config.json for this model: .*\n.*\n  next:    did you mean qwen2.5-7b-instruct"),
-    (("--host", "g6.xlarge", "--model", "org/zzz"), "next:    hf download org/zzz config.json"),
-    (("--host", "g6.xlarge", "--price", "-1"), "--price cannot be used: -1.0"),
-    (("--host", "h200x1", "--fetch-price"), "no instance type for this host, so no price to fetch: h200x1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--host", "g6.xlage"), "no ceilings for this host: g6.xlage\n.*\n  next:    did you mean g6.xlarge"),
+        (("--host", "p5"), "next:    did you mean p5.48xlarge or p5en.48xlarge?"),
+        (
+            ("--host", "g6.xlarge", "--model", "Qwen/Qwen2.5-7B-Instrct"),
+            "no config.json for this model: .*\n.*\n  next:    did you mean qwen2.5-7b-instruct",
+        ),
+        (("--host", "g6.xlarge", "--model", "org/zzz"), "next:    hf download org/zzz config.json"),
+        (("--host", "g6.xlarge", "--price", "-1"), "--price cannot be used: -1.0"),
+        (("--host", "h200x1", "--fetch-price"), "no instance type for this host, so no price to fetch: h200x1"),
+    ],
+)
 def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert re.search(said, str(call("predict", *words).exception))
@@ -100,17 +127,57 @@ def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said, monk
 def test_prices_offline_are_a_table_with_dates(cache):
     shown = call("price", "--offline")
     rows = [re.split(r"  +", line) for line in shown.stdout.splitlines()]
-    assert shown.exit_code == 0 and rows[0] == ["instance", "GPUs", "GiB each", "USD an hour", "USD a GPU-hour", "region", "date", "source"]
-    assert [row[0] for row in rows[1:]] == list(ceilings.instances()) and ["p4d.24xlarge", "8 a100-40", "39.5", "21.9576", "2.7447", "us-east-1", "2026-09-24"] in [row[:7] for row in rows]
-    assert shown.stderr == "the AWS Price List was not asked (--offline): what is known here, of 2026-08-26 to 2026-09-24\n"
+    assert shown.exit_code == 0 and rows[0] == [
+        "instance",
+        "GPUs",
+        "GiB each",
+        "USD an hour",
+        "USD a GPU-hour",
+        "region",
+        "date",
+        "source",
+    ]
+    assert [row[0] for row in rows[1:]] == list(ceilings.instances()) and [
+        "p4d.24xlarge",
+        "8 a100-40",
+        "39.5",
+        "21.9576",
+        "2.7447",
+        "us-east-1",
+        "2026-09-24",
+    ] in [row[:7] for row in rows]
+    assert (
+        shown.stderr
+        == "the AWS Price List was not asked (--offline): what is known here, of 2026-08-26 to 2026-09-24\n"
+    )
     nowhere = call("price", "--offline", "--region", "eu-west-1")
-    assert nowhere.exit_code == 0 and nowhere.stderr.endswith(": nothing is known here\n") and nowhere.stdout.count("no price is known without AWS") == len(ceilings.instances())
+    assert (
+        nowhere.exit_code == 0
+        and nowhere.stderr.endswith(": nothing is known here\n")
+        and nowhere.stdout.count("no price is known without AWS") == len(ceilings.instances())
+    )
 
 
 def test_prices_for_programs_keep_their_keys(cache):
-    [found] = (told := json.loads(call("price", "l4x1", "--region", "us-west-2", "--offline", "--json").stdout))["prices"]
-    assert {name: told[name] for name in told if name != "prices"} == {"region": "us-west-2", "asked": False, "unreachable": None}
-    assert {name: found[name] for name in found if name != "source"} == {"instance": "g6.xlarge", "gpu": "l4", "gpus": 1, "memory_gib": 22.04, "usd_per_hour": 0.8048, "usd_per_gpu_hour": 0.8048, "region": "us-west-2", "date": "2026-09-10", "why": None}
+    [found] = (told := json.loads(call("price", "l4x1", "--region", "us-west-2", "--offline", "--json").stdout))[
+        "prices"
+    ]
+    assert {name: told[name] for name in told if name != "prices"} == {
+        "region": "us-west-2",
+        "asked": False,
+        "unreachable": None,
+    }
+    assert {name: found[name] for name in found if name != "source"} == {
+        "instance": "g6.xlarge",
+        "gpu": "l4",
+        "gpus": 1,
+        "memory_gib": 22.04,
+        "usd_per_hour": 0.8048,
+        "usd_per_gpu_hour": 0.8048,
+        "region": "us-west-2",
+        "date": "2026-09-10",
+        "why": None,
+    }
 
 
 def test_where_aws_cannot_be_asked_the_reason_and_the_date_are_told(cache, monkeypatch):
@@ -120,8 +187,14 @@ def test_where_aws_cannot_be_asked_the_reason_and_the_date_are_told(cache, monke
     monkeypatch.setattr(prices, "_ask", refused)
     shown = call("price", "g6.xlarge", "--json")
     assert shown.exit_code == 0 and json.loads(shown.stdout)["unreachable"] == "it refused (Throttling: slow down)"
-    assert shown.stderr == "the AWS Price List could not be asked (it refused (Throttling: slow down)): what is known here, of 2026-09-24\n"
-    assert "no price is known without AWS (it refused (Throttling: slow down)): g6.xlarge in eu-west-1" in str(call("price", "g6.xlarge", "--region", "eu-west-1").exception)
+    assert (
+        shown.stderr
+        == "the AWS Price List could not be asked (it refused (Throttling: slow down)): what is known here, "
+        "of 2026-09-24\n"
+    )
+    assert "no price is known without AWS (it refused (Throttling: slow down)): g6.xlarge in eu-west-1" in str(
+        call("price", "g6.xlarge", "--region", "eu-west-1").exception
+    )
     assert "p4d comes in one size" in str(call("price", "p4d.xlarge").exception)
 
 
@@ -140,7 +213,14 @@ def test_every_flag_of_the_readme_and_the_book_exists():
                 name = {"plan": "run"}.get(verb[1], verb[1]) if verb else "doctor"
                 assert flag in call(name, "--help").output, (page.name, line)
                 seen.add((name, flag))
-    assert {("run", "-p"), ("run", "--fresh"), ("doctor", "--json"), ("predict", "--price"), ("price", "--region"), ("price", "--json")} <= seen
+    assert {
+        ("run", "-p"),
+        ("run", "--fresh"),
+        ("doctor", "--json"),
+        ("predict", "--price"),
+        ("price", "--region"),
+        ("price", "--json"),
+    } <= seen
 
 
 def test_make_alone_prints_help_and_a_missing_section_lists_them():

@@ -15,7 +15,10 @@ ENVIRONMENT = Environment("vllm", Path("/somewhere/python"), "3.12", {})
 
 
 def conversation(number, turns=2):
-    return {"id": str(number), "conversations": [{"from": ("human", "gpt")[turn % 2], "value": f"text {turn}"} for turn in range(turns)]}
+    return {
+        "id": str(number),
+        "conversations": [{"from": ("human", "gpt")[turn % 2], "value": f"text {turn}"} for turn in range(turns)],
+    }
 
 
 def written(path, content):
@@ -43,7 +46,9 @@ def test_a_missing_file(tmp_path):
     assert caught.value.next == f"ls {tmp_path}"
 
 
-@pytest.mark.parametrize("content", ["not json", '{"a": 1}', "[1]", '[{"id": 1}]', '[{"conversations": 3}]', '["text"]'])
+@pytest.mark.parametrize(
+    "content", ["not json", '{"a": 1}', "[1]", '[{"id": 1}]', '[{"conversations": 3}]', '["text"]']
+)
 def test_a_malformed_file(tmp_path, content):
     with pytest.raises(DatasetError, match="not in ShareGPT's format"):
         datasets.load(written(tmp_path / "x.json", content), "x")
@@ -84,7 +89,13 @@ def test_cut_keeps_the_first_usable_ones_in_order(tmp_path):
 def hub(monkeypatch, code, out=""):
     calls = []
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: calls.append(command) or subprocess.CompletedProcess(command, code, stdout=out, stderr="ConnectionError"))
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda command, **_: (
+            calls.append(command) or subprocess.CompletedProcess(command, code, stdout=out, stderr="ConnectionError")
+        ),
+    )
     return calls
 
 

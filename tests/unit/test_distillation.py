@@ -1,4 +1,6 @@
-"""A draft's size by arithmetic, what is refused before training, the engine-side run as the harness sees it, and the packed folder."""
+"""A draft's size by arithmetic, what is refused before training, the engine-side run as the harness sees it, and the
+packed folder.
+"""
 
 import hashlib
 import json
@@ -104,13 +106,34 @@ def test_candidates_are_in_order_of_cost_with_their_break_even():
         assert row["breaks even, k = 5"] == pytest.approx(speculation.break_even(5, row["cost ratio"]))
 
 
-@pytest.mark.parametrize(("given", "name"), [
-    ({"heads": 3}, "heads"), ({"heads": 0}, "heads"), ({"width": 40, "heads": 4}, "width"), ({"kv_heads": 3}, "kv_heads"), ({"kv_heads": 0}, "kv_heads"),
-    ({"layers": 0}, "layers"), ({"intermediate": 0}, "intermediate"), ({"loss": "mse"}, "loss"), ({"initial_embedding": "zeros"}, "initial_embedding"),
-    ({"writer": "sglang"}, "writer"), ({"held_out": 0}, "held_out"), ({"held_out": 1}, "held_out"), ({"learning_rate": 0}, "learning_rate"), ({"context": 8}, "context"),
-    ({"batch_tokens": 100}, "batch_tokens"), ({"ks": []}, "ks"), ({"ks": [0]}, "ks"), ({"ks": [3, 3]}, "ks"), ({"name": "../x"}, "name"), ({"tokens": 0}, "tokens"), ({"minutes": 0}, "minutes"),
-    ({"samples": 0}, "samples"), ({"prompts": -1}, "prompts"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"heads": 3}, "heads"),
+        ({"heads": 0}, "heads"),
+        ({"width": 40, "heads": 4}, "width"),
+        ({"kv_heads": 3}, "kv_heads"),
+        ({"kv_heads": 0}, "kv_heads"),
+        ({"layers": 0}, "layers"),
+        ({"intermediate": 0}, "intermediate"),
+        ({"loss": "mse"}, "loss"),
+        ({"initial_embedding": "zeros"}, "initial_embedding"),
+        ({"writer": "sglang"}, "writer"),
+        ({"held_out": 0}, "held_out"),
+        ({"held_out": 1}, "held_out"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"context": 8}, "context"),
+        ({"batch_tokens": 100}, "batch_tokens"),
+        ({"ks": []}, "ks"),
+        ({"ks": [0]}, "ks"),
+        ({"ks": [3, 3]}, "ks"),
+        ({"name": "../x"}, "name"),
+        ({"tokens": 0}, "tokens"),
+        ({"minutes": 0}, "minutes"),
+        ({"samples": 0}, "samples"),
+        ({"prompts": -1}, "prompts"),
+    ],
+)
 def test_values_that_no_draft_can_have(given, name):
     with pytest.raises(ParameterError, match=f"parameter {name} cannot be used") as caught:
         wanted(**given)
@@ -170,10 +193,19 @@ def test_too_little_memory_is_said_before_training(target, cache):
     gpu = replace(HOST, gpus=(hosts.Gpu(0, "NVIDIA L4", 22.0, 3.0, "8.9"),))
     with pytest.raises(HostError, match="too little GPU memory to train this draft: 3.0 GiB free"):
         distillation.check(wanted(batch_tokens=32_768), target, gpu)
-    distillation.check(wanted(batch_tokens=32_768), target, replace(HOST, gpus=(hosts.Gpu(0, "NVIDIA L4", 22.0, 21.0, "8.9"),)))
+    distillation.check(
+        wanted(batch_tokens=32_768), target, replace(HOST, gpus=(hosts.Gpu(0, "NVIDIA L4", 22.0, 21.0, "8.9"),))
+    )
 
 
-@pytest.mark.parametrize(("other", "said"), [({"width": 128}, "width 256 (now 128)"), ({"seed": 1}, "seed 42 (now 1)"), ({"layers": 2, "tokens": 9}, "layers 3 (now 2), tokens 30000 (now 9)")])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"width": 128}, "width 256 (now 128)"),
+        ({"seed": 1}, "seed 42 (now 1)"),
+        ({"layers": 2, "tokens": 9}, "layers 3 (now 2), tokens 30000 (now 9)"),
+    ],
+)
 def test_a_checkpoint_of_another_run_under_the_same_name(target, cache, other, said):
     store.write(distillation.work_folder(wanted()) / "identity.json", distillation.identity(wanted(), target))
     distillation.check(wanted(checkpoint_s=5.0, evaluations=9), target, HOST)  # these do not decide the weights
@@ -196,7 +228,9 @@ def test_what_the_script_is_told(target, cache):
     assert spec["ends"] == [2, 0] and spec["device"] == "cpu" and spec["student"]["hidden_size"] == 128
     assert json.loads(json.dumps(spec))["identity"] == spec["identity"]
     other = distillation.specification(wanted(width=192, heads=3, kv_heads=3), target, HOST)
-    assert spec["data"] == other["data"] and distillation.data_folder(wanted(seed=1), target) != distillation.data_folder(wanted(), target)
+    assert spec["data"] == other["data"] and distillation.data_folder(
+        wanted(seed=1), target
+    ) != distillation.data_folder(wanted(), target)
     assert Path(spec["conversations"]) == datasets.OWN
 
 
@@ -218,7 +252,9 @@ def run(tmp_path, monkeypatch):
         script.write_text(SCRIPT.replace("{end}", end))
         monkeypatch.setattr(distillation, "SCRIPT", script)
         said = []
-        distillation.run_stages(environments.Environment("x", Path(sys.executable), "3", {}), tmp_path, ["train"], said.append)
+        distillation.run_stages(
+            environments.Environment("x", Path(sys.executable), "3", {}), tmp_path, ["train"], said.append
+        )
         return said
 
     return with_end
@@ -234,7 +270,9 @@ def test_what_the_script_refuses_is_raised(run):
 
 
 def test_a_script_that_dies_shows_its_last_lines(run, tmp_path):
-    with pytest.raises(EngineEnvironmentError, match=r"ended early: exit code 7\n    \| CUDA is gone\n  allowed") as caught:
+    with pytest.raises(
+        EngineEnvironmentError, match=r"ended early: exit code 7\n    \| CUDA is gone\n  allowed"
+    ) as caught:
         run("print('CUDA is gone', file=sys.stderr); sys.exit(7)")
     assert "resumes" in caught.value.next
 
@@ -245,8 +283,35 @@ def test_a_script_that_hangs_is_ended(run, monkeypatch):
         run("time.sleep(600)")
 
 
-LOOK = {"event": "held_out", "step": 9, "tokens": 900, "share": 1.0, "acceptance": 0.5, "agreement": 0.6, "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}}}
-TRAINING = {"steps": 9, "tokens": 900, "epochs": 1, "elapsed_s": 90.0, "data": {"written_prompts": 28, "book_prompts": 270, "answers": 596, "answer_tokens": 9000, "held_out_prompts": 12, "writer": "transformers"}, "versions": {"torch": "2", "transformers": "5", "device": "cpu"}, "log": [LOOK | {"step": 0, "tokens": 0, "acceptance": 0.01}, {"event": "step", "step": 9, "tokens": 900, "kl": 1.0}, LOOK]}
+LOOK = {
+    "event": "held_out",
+    "step": 9,
+    "tokens": 900,
+    "share": 1.0,
+    "acceptance": 0.5,
+    "agreement": 0.6,
+    "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}},
+}
+TRAINING = {
+    "steps": 9,
+    "tokens": 900,
+    "epochs": 1,
+    "elapsed_s": 90.0,
+    "data": {
+        "written_prompts": 28,
+        "book_prompts": 270,
+        "answers": 596,
+        "answer_tokens": 9000,
+        "held_out_prompts": 12,
+        "writer": "transformers",
+    },
+    "versions": {"torch": "2", "transformers": "5", "device": "cpu"},
+    "log": [
+        LOOK | {"step": 0, "tokens": 0, "acceptance": 0.01},
+        {"event": "step", "step": 9, "tokens": 900, "kl": 1.0},
+        LOOK,
+    ],
+}
 
 
 @pytest.fixture
@@ -262,15 +327,44 @@ def work(tmp_path):
 def test_the_packed_folder_and_its_card(target, work, cache):
     packed = drafts.pack(wanted(), target, work)
     assert packed.folder == cache / "models" / models.TRAINED
-    assert {file.name for file in packed.folder.iterdir()} == {"README.md", "config.json", "generation_config.json", "held-out.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "training.json"}
+    assert {file.name for file in packed.folder.iterdir()} == {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "held-out.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "training.json",
+    }
     models.check_draft(target, packed.model, heterogeneous=False)
     assert packed.model.weights == "real"
-    assert json.loads((packed.folder / "tokenizer.json").read_text()) == json.loads((target.folder / "tokenizer.json").read_text())
+    assert json.loads((packed.folder / "tokenizer.json").read_text()) == json.loads(
+        (target.folder / "tokenizer.json").read_text()
+    )
     card = (packed.folder / "README.md").read_text()
-    for said in ("3 layers of width 256 (14.65 million weights, bf16)", "28 prompts that the target wrote itself and 270 of", "596 answers (9,000 tokens) at temperature 0 and 1, by transformers", "A share of 0.1 of all prompts was held out", "12 of them", "Loss: kl", "9 steps, 900 tokens", "1.5 minutes\non cpu",
-                 "| 0 | 0.010 | 0.600 |", "| 900 | 0.500 | 0.600 |", "| 1 | 0.600 | 1.60 | 0.600 |", "that of its target", hashlib.sha256(b"student" * 1000).hexdigest(), target.identity()["weights_digest"]):  # fmt: skip
+    for said in (
+        "3 layers of width 256 (14.65 million weights, bf16)",
+        "28 prompts that the target wrote itself and 270 of",
+        "596 answers (9,000 tokens) at temperature 0 and 1, by transformers",
+        "A share of 0.1 of all prompts was held out",
+        "12 of them",
+        "Loss: kl",
+        "9 steps, 900 tokens",
+        "1.5 minutes\non cpu",
+        "| 0 | 0.010 | 0.600 |",
+        "| 900 | 0.500 | 0.600 |",
+        "| 1 | 0.600 | 1.60 | 0.600 |",
+        "that of its target",
+        hashlib.sha256(b"student" * 1000).hexdigest(),
+        target.identity()["weights_digest"],
+    ):
         assert said in card, said
-    assert packed.last["tokens"] == 900 and packed.positions()["position 1"].tolist() == [0.6] and packed.steps()["kl"].tolist() == [1.0]
+    assert (
+        packed.last["tokens"] == 900
+        and packed.positions()["position 1"].tolist() == [0.6]
+        and packed.steps()["kl"].tolist() == [1.0]
+    )
     assert packed.held_out()["acceptance"].tolist() == [0.01, 0.5]
 
 
@@ -292,7 +386,18 @@ def shipped(tmp_path, monkeypatch):
 
 
 def test_a_draft_that_ships_is_shown_as_it_was_trained(target, tmp_path, cache, monkeypatch):
-    big = wanted(target=str(target.folder), name=models.TRAINED, prompts=24_000, tokens=10**9, minutes=10.0, answer_minutes=4.0, answer_tokens=320, evaluated=128, batch_tokens=32_768, context=1024)
+    big = wanted(
+        target=str(target.folder),
+        name=models.TRAINED,
+        prompts=24_000,
+        tokens=10**9,
+        minutes=10.0,
+        answer_minutes=4.0,
+        answer_tokens=320,
+        evaluated=128,
+        batch_tokens=32_768,
+        context=1024,
+    )
     folder = shipped(tmp_path, monkeypatch)
     (folder / "training.json").write_text(json.dumps(TRAINING | {"identity": distillation.identity(big, target)}))
     monkeypatch.setattr(environments, "ensure", lambda *_: None)
@@ -327,10 +432,14 @@ def test_the_cpu_profile_takes_the_trained_draft_once_it_is_there(tmp_path, cach
         return [arm.name for arm in plan.arms], {arm.name: arm.draft.name for arm in plan.arms if arm.draft}
 
     found, drafts = names(ks=[1, 3])
-    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {speculation_plan.CPU["draft_model"]}
+    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {
+        speculation_plan.CPU["draft_model"]
+    }
     shipped(tmp_path, monkeypatch)
     found, drafts = names(ks=[1, 3])
-    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {models.TRAINED}
+    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {
+        models.TRAINED
+    }
 
 
 def test_a_trained_draft_is_asked_what_it_never_saw(tmp_path, cache, monkeypatch):
@@ -343,23 +452,58 @@ def test_a_trained_draft_is_asked_what_it_never_saw(tmp_path, cache, monkeypatch
     with pytest.raises(ParameterError, match="no prompts were held out"):
         dataset(dataset="held-out")
     folder = shipped(tmp_path, monkeypatch)
-    (folder / "held-out.json").write_text(json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]))
+    (folder / "held-out.json").write_text(
+        json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}])
+    )
     assert dataset() == dataset(dataset="held-out") == {"held-out"} and dataset(dataset="own") == {"own"}
     assert dataset(draft_model=speculation_plan.CPU["draft_model"]) == {"own"}
 
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """A draft that ships, with looks at k = 1 and 3 along held-out answers, and a frame of two cells an arm as a server might have answered."""
+    """A draft that ships, with looks at k = 1 and 3 along held-out answers, and a frame of two cells an arm as a server
+    might have answered.
+    """
     monkeypatch.setattr(environments, "has", lambda name: False)
     folder = shipped(tmp_path, monkeypatch)
-    (folder / "held-out.json").write_text(json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]))
-    rounds = {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}, "3": {"rounds": 9, "by_position": [0.6, 0.4, 0.2], "acceptance_rate": 0.4, "tokens_a_round": 2.2}}
-    poor = {"3": {"rounds": 9, "by_position": [0.1, 0.0, 0.0], "acceptance_rate": 0.1 / 3, "tokens_a_round": 1.1}, "1": {"rounds": 9, "by_position": [0.1], "acceptance_rate": 0.1, "tokens_a_round": 1.1}}
-    log = [LOOK | {"rounds": rounds}, LOOK | {"event": "truncated", "layers": 4, "agreement": 0.1, "acceptance": 0.1, "rounds": poor}]
+    (folder / "held-out.json").write_text(
+        json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}])
+    )
+    rounds = {
+        "1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6},
+        "3": {"rounds": 9, "by_position": [0.6, 0.4, 0.2], "acceptance_rate": 0.4, "tokens_a_round": 2.2},
+    }
+    poor = {
+        "3": {"rounds": 9, "by_position": [0.1, 0.0, 0.0], "acceptance_rate": 0.1 / 3, "tokens_a_round": 1.1},
+        "1": {"rounds": 9, "by_position": [0.1], "acceptance_rate": 0.1, "tokens_a_round": 1.1},
+    }
+    log = [
+        LOOK | {"rounds": rounds},
+        LOOK | {"event": "truncated", "layers": 4, "agreement": 0.1, "acceptance": 0.1, "rounds": poor},
+    ]
     (folder / "training.json").write_text(json.dumps(TRAINING | {"log": log}))
-    figures = {"baseline": (20.0, None, None), "baseline-again": (20.1, None, None), "draft-k1": (16.0, 0.5, 1.5), "draft-k3": (12.5, 0.4, 2.2), "draft-k3-truncated": (30.0, 0.05, 1.15), "ngram-k3": (21.0, 0.1, 1.3)}
-    rows = [{"arm": arm, "concurrency": concurrency, "repeat": repeat, "certificate": "pass", "median_tpot_ms": tpot * concurrency + repeat / 10, "acceptance_rate": rate, "acceptance_length": length} for arm, (tpot, rate, length) in figures.items() for concurrency in (1, 4) for repeat in (0, 1)]
+    figures = {
+        "baseline": (20.0, None, None),
+        "baseline-again": (20.1, None, None),
+        "draft-k1": (16.0, 0.5, 1.5),
+        "draft-k3": (12.5, 0.4, 2.2),
+        "draft-k3-truncated": (30.0, 0.05, 1.15),
+        "ngram-k3": (21.0, 0.1, 1.3),
+    }
+    rows = [
+        {
+            "arm": arm,
+            "concurrency": concurrency,
+            "repeat": repeat,
+            "certificate": "pass",
+            "median_tpot_ms": tpot * concurrency + repeat / 10,
+            "acceptance_rate": rate,
+            "acceptance_length": length,
+        }
+        for arm, (tpot, rate, length) in figures.items()
+        for concurrency in (1, 4)
+        for repeat in (0, 1)
+    ]
     return drafts.load(folder), pandas.DataFrame(rows)
 
 
@@ -370,19 +514,38 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
     assert list(table.index) == ["draft-k1", "draft-k3", "draft-k3-truncated"]  # n-grams have no draft model
     cost = draft_sizes.cost_ratio(draft.model.config, SMOL)
     assert table["predicted_rate"].tolist() == [0.6, 0.4, 0.1 / 3] and table["rate"].tolist() == [0.5, 0.4, 0.05]
-    assert table.loc["draft-k3", "predicted"] == pytest.approx(2.2 / (1 + 3 * cost)) and table.loc["draft-k3-truncated", "cost"] > 2 * cost
+    assert (
+        table.loc["draft-k3", "predicted"] == pytest.approx(2.2 / (1 + 3 * cost))
+        and table.loc["draft-k3-truncated", "cost"] > 2 * cost
+    )
     step, tpot = 20.05, 12.55
     assert table.loc["draft-k3", "measured_cost"] == pytest.approx((2.2 * tpot - step) / 3 / step)
-    assert table.loc["draft-k3", "speedup"] == pytest.approx(step / tpot, rel=1e-3) and table.loc["draft-k3", "low"] <= table.loc["draft-k3", "speedup"] <= table.loc["draft-k3", "high"]
+    assert (
+        table.loc["draft-k3", "speedup"] == pytest.approx(step / tpot, rel=1e-3)
+        and table.loc["draft-k3", "low"] <= table.loc["draft-k3", "speedup"] <= table.loc["draft-k3", "high"]
+    )
     assert table.loc["draft-k3-truncated", "speedup"] < 1
-    html = drafts.served_table(drafts.served(draft, target, frame), frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released")).to_html()
+    html = drafts.served_table(
+        drafts.served(draft, target, frame),
+        frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
+    ).to_html()
     assert "draft-k3-truncated" in html and "0.530" not in html and "0.400" in html
-    said = drafts.finding(drafts.served(draft, target, frame), frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"))
-    assert "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60× (" in said and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67× (" in said
+    said = drafts.finding(
+        drafts.served(draft, target, frame),
+        frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
+    )
+    assert (
+        "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60× (" in said
+        and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67× (" in said
+    )
     unsure = drafts.served(draft, target, frame).assign(differs=[None, False, True])
     assert "as fast, which is inside the noise; the target's" in drafts.finding(unsure, frame.assign(host="cpu"))
     marks = drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame))
-    assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [1, 3, 3]
+    assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [
+        1,
+        3,
+        3,
+    ]
     assert speculation.acceptance_rate(marks["alpha"].iloc[5], 3) == pytest.approx(0.4)
     figure = plots.surface([1, 3], marks, "cpu")
     drawn = [sum(line.get_marker() == "D" and len(line.get_xdata()) for line in axis.lines) for axis in figure.axes]
@@ -394,8 +557,13 @@ def test_without_servers_there_is_a_prediction_alone(trained):
     draft, frame = trained
     target = models.Model(embedded.NAME, "x", models.SHAPES / embedded.NAME)
     assert drafts.served(draft, target, frame.head(0)).empty
-    assert drafts.finding(drafts.served(draft, target, frame.head(0)), frame.head(0)) == "The target was not served with its draft here."
-    figure = plots.surface([1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))), "predicted")
+    assert (
+        drafts.finding(drafts.served(draft, target, frame.head(0)), frame.head(0))
+        == "The target was not served with its draft here."
+    )
+    figure = plots.surface(
+        [1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))), "predicted"
+    )
     assert len(figure.axes) == 1 and figure.get_suptitle() == "predicted"
     pyplot.close(figure)
 
@@ -403,18 +571,46 @@ def test_without_servers_there_is_a_prediction_alone(trained):
 def test_the_target_is_served_with_its_draft_on_held_out_prompts(trained, cache, monkeypatch):
     monkeypatch.setattr(models.embedded, "folder", lambda say=print: models.SHAPES / embedded.NAME)
     monkeypatch.setattr(models.embedded, "first_layers", lambda source, count: source)
-    monkeypatch.setattr(speculation_plan.plans, "environment", lambda host, dry, say: environments.Environment("vllm-cpu", Path("python"), "3.12", {}))
+    monkeypatch.setattr(
+        speculation_plan.plans,
+        "environment",
+        lambda host, dry, say: environments.Environment("vllm-cpu", Path("python"), "3.12", {}),
+    )
     draft, _ = trained
     made = speculation_plan.of_draft(wanted(name=models.TRAINED, concurrencies=[1, 4], repeats=2, ks=[1, 3]), draft)
-    assert (made.section, made.repeats, made.parameters["dataset"], made.parameters["draft_model"]) == (4, 2, "held-out", models.TRAINED)
-    assert [arm.name for arm in made.arms] == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "draft-k3-truncated", "baseline-again"]
-    assert [(load.concurrency, load.prompts, load.output_tokens, load.dataset.name) for load in made.loads] == [(1, 4, 200, "held-out"), (4, 8, 200, "held-out")]
+    assert (made.section, made.repeats, made.parameters["dataset"], made.parameters["draft_model"]) == (
+        4,
+        2,
+        "held-out",
+        models.TRAINED,
+    )
+    assert [arm.name for arm in made.arms] == [
+        "baseline",
+        "ngram-k3",
+        "draft-k1",
+        "draft-k3",
+        "draft-k3-truncated",
+        "baseline-again",
+    ]
+    assert [(load.concurrency, load.prompts, load.output_tokens, load.dataset.name) for load in made.loads] == [
+        (1, 4, 200, "held-out"),
+        (4, 8, 200, "held-out"),
+    ]
     none = speculation_plan.of_draft(wanted(name=models.TRAINED, repeats=0), draft)
     assert not any(none.cells(arm) for arm in none.arms) and none.parameters["repeats"] == 0
 
 
 def test_the_truncated_arm_is_of_the_middle_k(target):
-    about = {"target": target, "draft": target, "ngram_ks": (), "ngram_window": (2, 4), "options": {}, "environment": {}, "host": HOST, "truncated": target}
+    about = {
+        "target": target,
+        "draft": target,
+        "ngram_ks": (),
+        "ngram_window": (2, 4),
+        "options": {},
+        "environment": {},
+        "host": HOST,
+        "truncated": target,
+    }
     assert [arm.name for arm in arms.speculation(ks=(5, 1, 3), **about)][-2] == "draft-k3-truncated"
     assert [arm.name for arm in arms.speculation(ks=(), **about)] == ["baseline", "baseline-again"]
 
@@ -433,7 +629,9 @@ def test_a_prompt_is_held_out_by_its_words(quality):
     texts = [f"What is the number {number}?" for number in range(4000)]
     share = np.mean([quality.held_out(text, 42, 0.1) for text in texts])
     assert 0.08 < share < 0.12
-    assert [quality.held_out(text, 42, 0.1) for text in texts[:50]] == [quality.held_out(f" {text.upper()}\n", 42, 0.1) for text in texts[:50]]
+    assert [quality.held_out(text, 42, 0.1) for text in texts[:50]] == [
+        quality.held_out(f" {text.upper()}\n", 42, 0.1) for text in texts[:50]
+    ]
     assert [quality.held_out(text, 1, 0.1) for text in texts] != [quality.held_out(text, 42, 0.1) for text in texts]
 
 
@@ -442,7 +640,15 @@ def test_the_jobs_have_the_held_out_first_and_no_prompt_twice_at_one_temperature
     spec = {"context": 64, "evaluated": 6, "samples": 2, "seed": 3}
     found = quality.jobs(spec, rows, [10] * 99 + [60])
     apart = [index for index, _ in found if rows[index]["held_out"]]
-    assert apart == [index for index, _ in found[:12]] and len(set(apart)) == 6 and sum(rows[index]["own"] for index in set(apart)) == 3
+    assert (
+        apart == [index for index, _ in found[:12]]
+        and len(set(apart)) == 6
+        and sum(rows[index]["own"] for index in set(apart)) == 3
+    )
     assert {temperature for _, temperature in found[:12]} == {0.0, 1.0}
     rest = found[12:]
-    assert len(rest) == 3 * 79 and 99 not in {index for index, _ in rest} and rest == quality.jobs(spec, rows, [10] * 99 + [60])[12:]
+    assert (
+        len(rest) == 3 * 79
+        and 99 not in {index for index, _ in rest}
+        and rest == quality.jobs(spec, rows, [10] * 99 + [60])[12:]
+    )

@@ -1,4 +1,6 @@
-"""Each known trap, planted, and what the doctor says of it; only the outermost edge (a clock, NVML, an interpreter) is ever replaced."""
+"""Each known trap, planted, and what the doctor says of it; only the outermost edge (a clock, NVML, an interpreter) is
+ever replaced.
+"""
 
 import json
 import os
@@ -20,7 +22,21 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from serving_study import book, cli, doctor, environments, findings, hosts, machine, options, paths, probes, sections, servers, store
+from serving_study import (
+    book,
+    cli,
+    doctor,
+    environments,
+    findings,
+    hosts,
+    machine,
+    options,
+    paths,
+    probes,
+    sections,
+    servers,
+    store,
+)
 from serving_study.arms import Arm
 from serving_study.environments import Environment
 from serving_study.errors import EngineEnvironmentError, HostError, StudyError
@@ -29,14 +45,24 @@ from serving_study.hosts import Gpu, Host
 from serving_study.models import Model
 
 CPU = Host("cpu", "A CPU", 2, 8.0, 8.0)
-TWO_GPUS = Host("h200x2", "A CPU", 32, 256.0, 256.0, tuple(Gpu(index, "NVIDIA H200", 139.8, 139.1, "9.0") for index in (0, 1)), "580.1")
+TWO_GPUS = Host(
+    "h200x2",
+    "A CPU",
+    32,
+    256.0,
+    256.0,
+    tuple(Gpu(index, "NVIDIA H200", 139.8, 139.1, "9.0") for index in (0, 1)),
+    "580.1",
+)
 RUN = CliRunner()
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Without the caller's own settings."""
-    for name in [name for name in os.environ if name.startswith(("LMCACHE_", "HF_", "AWS_", "SERVING_STUDY_S3", "VLLM_PYTHON"))]:
+    for name in [
+        name for name in os.environ if name.startswith(("LMCACHE_", "HF_", "AWS_", "SERVING_STUDY_S3", "VLLM_PYTHON"))
+    ]:
         monkeypatch.delenv(name)
 
 
@@ -55,8 +81,16 @@ def program(place: Path, text: str) -> Path:
     return file
 
 
-def environment(python: Path = Path("/no/such/env/bin/python"), modified=(), python_version="3.12.1", **versions) -> Environment:
-    return Environment("vllm", python, python_version, {name.replace("_", "-"): version for name, version in versions.items()}, tuple(modified))
+def environment(
+    python: Path = Path("/no/such/env/bin/python"), modified=(), python_version="3.12.1", **versions
+) -> Environment:
+    return Environment(
+        "vllm",
+        python,
+        python_version,
+        {name.replace("_", "-"): version for name, version in versions.items()},
+        tuple(modified),
+    )
 
 
 def model(folder: Path, name: str, vocab_size: int | None) -> Model:
@@ -76,11 +110,14 @@ def site(tmp_path):
         "vllm/__init__.py": "",
         "vllm/benchmarks/serve.py": "",
         "vllm/entrypoints/openai/api_server.py": "",
-        "vllm/entrypoints/openai/cli_args.py": "def make_arg_parser(parser):\n    parser.add_argument('--seed')\n    return parser",
+        "vllm/entrypoints/openai/cli_args.py": "def make_arg_parser(parser):\n    "
+        "parser.add_argument('--seed')\n    return parser",
         "vllm/utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser",
-        "vllm/config.py": "import dataclasses\n@dataclasses.dataclass\nclass SpeculativeConfig:\n    method: str\n@dataclasses.dataclass\nclass KVTransferConfig:\n    kv_role: str",
+        "vllm/config.py": "import dataclasses\n@dataclasses.dataclass\nclass SpeculativeConfig:\n    "
+        "method: str\n@dataclasses.dataclass\nclass KVTransferConfig:\n    kv_role: str",
         "vllm/envs.py": "environment_variables = {'VLLM_PORT': None}",
-        "vllm/distributed/kv_transfer/kv_connector/factory.py": "class KVConnectorFactory:\n    _registry = {'ExampleConnector': None}",
+        "vllm/distributed/kv_transfer/kv_connector/factory.py": "class KVConnectorFactory:\n    _registry = "
+        "{'ExampleConnector': None}",
         "vllm-0.32.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n",
     }
     place = tmp_path / "site"
@@ -88,8 +125,12 @@ def site(tmp_path):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     count = tmp_path / "asked"
-    made = environment(program(tmp_path / "env", f"echo x >> {count}\nPYTHONPATH={place} exec {sys.executable} \"$@\"\n"), vllm="0.32.0")
-    return types.SimpleNamespace(folder=place, environment=made, asked=lambda: len(count.read_text().split()) if count.is_file() else 0)
+    made = environment(
+        program(tmp_path / "env", f'echo x >> {count}\nPYTHONPATH={place} exec {sys.executable} "$@"\n'), vllm="0.32.0"
+    )
+    return types.SimpleNamespace(
+        folder=place, environment=made, asked=lambda: len(count.read_text().split()) if count.is_file() else 0
+    )
 
 
 # The engine's environment
@@ -98,9 +139,15 @@ def site(tmp_path):
 def test_a_python_without_ensurepip_fails_only_where_an_environment_is_still_to_be_made(monkeypatch):
     assert doctor.python(environment(vllm="0.32.0")).outcome == OK
     real = doctor.importlib.util.find_spec
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name, *rest: None if name == "ensurepip" else real(name, *rest))
+    monkeypatch.setattr(
+        doctor.importlib.util, "find_spec", lambda name, *rest: None if name == "ensurepip" else real(name, *rest)
+    )
     missing = doctor.python(replace(environment(), name="vllm-cpu"))
-    assert missing.outcome == FAIL and "without ensurepip" in missing.found and missing.fix == "sudo apt-get install -y python3-venv"
+    assert (
+        missing.outcome == FAIL
+        and "without ensurepip" in missing.found
+        and missing.fix == "sudo apt-get install -y python3-venv"
+    )
     assert doctor.python(environment(vllm="0.32.0")).outcome == WARN
 
 
@@ -110,49 +157,74 @@ def test_the_cuda_build_is_not_begun_with_an_old_python(monkeypatch):
     assert doctor.python(environment(vllm="0.32.0")).outcome == OK
 
 
-@pytest.mark.parametrize(("version", "flashinfer", "outcome"), [
-    ("3.10.12", "0.7.0", FAIL), ("3.11.7", "0.6.16.post3", FAIL), ("3.11.7", "0.6.16.post4", OK), ("3.12.3", "0.6.16.post3", OK), ("3.10.12", None, OK),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "flashinfer", "outcome"),
+    [
+        ("3.10.12", "0.7.0", FAIL),
+        ("3.11.7", "0.6.16.post3", FAIL),
+        ("3.11.7", "0.6.16.post4", OK),
+        ("3.12.3", "0.6.16.post3", OK),
+        ("3.10.12", None, OK),
+    ],
+)
 def test_a_python_that_cannot_evaluate_flashinfers_annotations(version, flashinfer, outcome):
     versions = {"vllm": "0.32.0"} | ({"flashinfer-python": flashinfer} if flashinfer else {})
     found = doctor.python(environment(python_version=version, **versions))
     assert found.outcome == outcome and ("TypeError" in found.found) == (outcome == FAIL)
 
 
-@pytest.mark.parametrize(("versions", "said"), [
-    ({"vllm": "0.24.9"}, "no usable vLLM"),
-    ({"torch": "2.13"}, "no usable vLLM"),
-    ({"vllm": "0.32.0", "sglang": "0.5.16"}, "two engines in one environment"),
-    ({"vllm": "0.32.0", "vllm_cpu": "0.31.0"}, "vllm 0.32.0 and vllm-cpu 0.31.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ({"vllm": "0.24.9"}, "no usable vLLM"),
+        ({"torch": "2.13"}, "no usable vLLM"),
+        ({"vllm": "0.32.0", "sglang": "0.5.16"}, "two engines in one environment"),
+        ({"vllm": "0.32.0", "vllm_cpu": "0.31.0"}, "vllm 0.32.0 and vllm-cpu 0.31.0"),
+    ],
+)
 def test_versions_that_do_not_go_together(versions, said):
     found = doctor.versions(environment(**versions))[0]
     assert found.outcome == FAIL and said in found.found and found.wanted and found.fix
 
 
 def test_one_engine_as_released_is_fine_and_a_changed_one_is_said():
-    assert [finding.outcome for finding in doctor.versions(environment(vllm="0.32.0+cpu", vllm_cpu="0.32.0"))] == [OK, OK]
+    assert [finding.outcome for finding in doctor.versions(environment(vllm="0.32.0+cpu", vllm_cpu="0.32.0"))] == [
+        OK,
+        OK,
+    ]
     changed = doctor.versions(environment(vllm="0.32.0", modified=["vllm/envs.py"]))
     assert [finding.outcome for finding in changed] == [OK, WARN] and "vllm/envs.py" in changed[1].found
 
 
 def test_an_environment_that_is_not_installed_is_a_warning():
-    assert doctor.versions(environment()) == [Finding("engine environment", "vllm is not installed yet", "its lock file's versions", WARN, "make run SECTION=3")]
+    assert doctor.versions(environment()) == [
+        Finding(
+            "engine environment", "vllm is not installed yet", "its lock file's versions", WARN, "make run SECTION=3"
+        )
+    ]
 
 
 def test_imports_that_fail_are_named(cache, tmp_path):
-    python = program(tmp_path / "env", f"exec {sys.executable} \"$@\"\n")  # the harness's own, which has no engine
+    python = program(tmp_path / "env", f'exec {sys.executable} "$@"\n')  # the harness's own, which has no engine
     found, _ = doctor.engine_imports(environment(python, vllm="0.32.0"))
-    assert found.outcome == FAIL and "torch: ModuleNotFoundError: No module named 'torch'" in found.found and "pandas" not in found.found
+    assert (
+        found.outcome == FAIL
+        and "torch: ModuleNotFoundError: No module named 'torch'" in found.found
+        and "pandas" not in found.found
+    )
     assert found.fix == f"{python} -c 'import torch'"
 
 
-@pytest.mark.parametrize(("raised", "outcome"), [("TypeError('type is not subscriptable')", FAIL), ("ImportError('no such library')", OK)])
+@pytest.mark.parametrize(
+    ("raised", "outcome"), [("TypeError('type is not subscriptable')", FAIL), ("ImportError('no such library')", OK)]
+)
 def test_flashinfer_may_be_missing_but_not_break(site, cache, raised, outcome):
     (site.folder / "flashinfer").mkdir()
     (site.folder / "flashinfer" / "comm.py").write_text(f"raise {raised}")
     (site.folder / "flashinfer_python-0.6.16.dist-info").mkdir()
-    (site.folder / "flashinfer_python-0.6.16.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: flashinfer-python\nVersion: 0.6.16\n")
+    (site.folder / "flashinfer_python-0.6.16.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: flashinfer-python\nVersion: 0.6.16\n"
+    )
     found, _ = doctor.engine_imports(site.environment)
     assert found.outcome == outcome and ("flashinfer.comm: TypeError" in found.found) == (outcome == FAIL)
 
@@ -160,7 +232,11 @@ def test_flashinfer_may_be_missing_but_not_break(site, cache, raised, outcome):
 def test_the_second_time_the_imports_come_from_the_cache(site, cache):
     first, accepted = doctor.engine_imports(site.environment)
     assert (first.outcome, site.asked()) == (OK, 1)
-    assert accepted["flags"] == ["--help", "--seed"] and accepted["speculative"] == ["method"] and accepted["connectors"] == ["ExampleConnector"]
+    assert (
+        accepted["flags"] == ["--help", "--seed"]
+        and accepted["speculative"] == ["method"]
+        and accepted["connectors"] == ["ExampleConnector"]
+    )
     second, again = doctor.engine_imports(site.environment, ask=False)
     assert (second.outcome, site.asked(), again) == (OK, 1, accepted) and "kept" in second.found
 
@@ -189,7 +265,9 @@ def test_a_failure_is_not_kept(site, cache):
     assert doctor.engine_imports(site.environment)[0].outcome == OK
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[1]", "null", '{"DIGEST": 5}', '{"DIGEST": {"import_failures": {}}}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[1]", "null", '{"DIGEST": 5}', '{"DIGEST": {"import_failures": {}}}', "\x00\xff"]
+)
 def test_a_damaged_cache_is_asked_anew(site, cache, damage):
     doctor.engine_imports(site.environment)
     file = cache / "doctor.json"
@@ -214,7 +292,15 @@ def test_an_engine_that_was_not_asked_is_not_called_sound(site, cache):
     assert (found.outcome, accepted, site.asked()) == (WARN, None, 0)
 
 
-@pytest.mark.parametrize(("script", "said"), [("echo broken >&2; exit 7", "broken"), ("echo no JSON", "does not answer"), ("echo '{}'", "does not answer"), ("true", "does not answer")])
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo broken >&2; exit 7", "broken"),
+        ("echo no JSON", "does not answer"),
+        ("echo '{}'", "does not answer"),
+        ("true", "does not answer"),
+    ],
+)
 def test_an_interpreter_that_does_not_answer(cache, tmp_path, script, said):
     found, _ = doctor.engine_imports(environment(program(tmp_path / "env", script + "\n"), vllm="0.32.0"))
     assert found.outcome == FAIL and said in found.found
@@ -246,20 +332,32 @@ def test_vocabularies_that_differ_fail_unless_the_arm_maps_them(tmp_path):
     target, draft = model(tmp_path, "target", 152064), model(tmp_path, "draft", 151936)
     arm = Arm("draft-k3", target, draft=draft, speculative={"method": "draft_model"})
     found = doctor.vocabularies([Arm("baseline", target), arm])
-    assert found.outcome == FAIL and "draft has 151936, target has 152064" in found.found and "heterogeneous_vocabulary" in found.fix
+    assert (
+        found.outcome == FAIL
+        and "draft has 151936, target has 152064" in found.found
+        and "heterogeneous_vocabulary" in found.fix
+    )
     mapped = doctor.vocabularies([replace(arm, speculative={"use_heterogeneous_vocab": True})])
     assert mapped.outcome == OK and mapped.found == "draft 151936, target 152064 (mapped)"
     assert doctor.vocabularies([Arm("baseline", target)]).found == "no draft model"
 
 
 def test_a_vocabulary_that_is_not_known_is_said(tmp_path):
-    found = doctor.vocabularies([Arm("draft-k3", model(tmp_path, "target", 100), draft=model(tmp_path, "draft", None), speculative={})])
+    found = doctor.vocabularies(
+        [Arm("draft-k3", model(tmp_path, "target", 100), draft=model(tmp_path, "draft", None), speculative={})]
+    )
     assert found.outcome == WARN and "vocab_size" in found.found
 
 
 ACCEPTED = {
     "errors": {},
-    "flags": ["--max-model-len", "--enable-prefix-caching", "--no-enable-prefix-caching", "--kv-transfer-config", "--spec-tokens"],
+    "flags": [
+        "--max-model-len",
+        "--enable-prefix-caching",
+        "--no-enable-prefix-caching",
+        "--kv-transfer-config",
+        "--spec-tokens",
+    ],
     "speculative": ["method", "model", "num_speculative_tokens"],
     "kv_transfer": ["kv_connector", "kv_role", "kv_connector_extra_config", "kv_connector_module_path"],
     "connectors": ["ExampleConnector", "LMCacheConnectorV1", "MultiConnector"],
@@ -274,50 +372,110 @@ def kv(connector=LMCACHE, **extra) -> dict:
     return {"options": {"kv_transfer_config": connector | ({"kv_connector_extra_config": extra} if extra else {})}}
 
 
-@pytest.mark.parametrize(("about", "said", "wanted"), [
-    ({"options": {"speculative_model": "x"}}, "option speculative_model", "speculative = {"),
-    ({"options": {"num_speculative_tokens": 3}}, "option num_speculative_tokens", "speculative = {"),
-    ({"options": {"swap_space": 4}}, "option swap_space", "no option"),
-    ({"options": {"use_v2_block_manager": True}}, "option use_v2_block_manager", "no option"),
-    ({"options": {"max_modell_len": 1}}, "option max_modell_len", "max_model_len"),
-    ({"options": {"max_model_len": False}}, "option max_model_len", "max_model_len"),
-    ({"speculative": {"method": "ngram", "ngram_promt_lookup": 3}}, "speculative key ngram_promt_lookup", "method"),
-    ({"speculative": {"num-speculativ-tokens": 3}}, "speculative key num_speculativ_tokens", "num_speculative_tokens"),
-    ({"environment": {"VLLM_CPU_KVCACHE_SPCE": 1}}, "variable VLLM_CPU_KVCACHE_SPCE", "VLLM_CPU_KVCACHE_SPACE"),
-    (kv({"kv_connector": "SharedStorageConnector"}), "connector SharedStorageConnector", "ExampleConnector"),
-    (kv({"kv_connector": "Nonesuch"}), "connector Nonesuch", "ExampleConnector, LMCacheConnectorV1"),
-    (kv({"kv_connector": "ExampleConnector", "kv_rank": 1}), "kv_transfer_config key kv_rank", "kv_role"),
-    ({"options": {"kv_transfer_config": "{kv_connector"}}, "kv_transfer_config '{kv_connector'", "a mapping"),
-    (kv(**{"lmcache.local_device": "cpu"}), "kv_connector_extra_config key lmcache.local_device", "lmcache.local_cpu"),
-    (kv(**{"lmcache.max_local_cache_size": 5}), "kv_connector_extra_config key lmcache.max_local_cache_size", "lmcache.max_local_cpu_size"),
-    (kv(**{"lmcache.chunk_sise": 5}), "kv_connector_extra_config key lmcache.chunk_sise", "lmcache.chunk_size"),
-    (kv(local_cpu=True), "kv_connector_extra_config key local_cpu", "lmcache.local_cpu"),
-    (kv({"kv_connector": "MultiConnector"}, connectors=[LMCACHE | {"kv_connector_extra_config": {"lmcache.local_device": 1}}]), "lmcache.local_device", "lmcache.local_cpu"),
-    ({"environment": {"LMCACHE_LOCAL_DEVICE": "cpu"}}, "variable LMCACHE_LOCAL_DEVICE", "LMCACHE_LOCAL_CPU"),
-    ({"environment": {"LMCACHE_MAX_LOCAL_CACHE_SIZE": "5"}}, "variable LMCACHE_MAX_LOCAL_CACHE_SIZE", "LMCACHE_MAX_LOCAL_CPU_SIZE"),
-    ({"environment": {"LMCACHE_CHUNK_SIZES": "5"}}, "variable LMCACHE_CHUNK_SIZES", "chunk_size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("about", "said", "wanted"),
+    [
+        ({"options": {"speculative_model": "x"}}, "option speculative_model", "speculative = {"),
+        ({"options": {"num_speculative_tokens": 3}}, "option num_speculative_tokens", "speculative = {"),
+        ({"options": {"swap_space": 4}}, "option swap_space", "no option"),
+        ({"options": {"use_v2_block_manager": True}}, "option use_v2_block_manager", "no option"),
+        ({"options": {"max_modell_len": 1}}, "option max_modell_len", "max_model_len"),
+        ({"options": {"max_model_len": False}}, "option max_model_len", "max_model_len"),
+        ({"speculative": {"method": "ngram", "ngram_promt_lookup": 3}}, "speculative key ngram_promt_lookup", "method"),
+        (
+            {"speculative": {"num-speculativ-tokens": 3}},
+            "speculative key num_speculativ_tokens",
+            "num_speculative_tokens",
+        ),
+        ({"environment": {"VLLM_CPU_KVCACHE_SPCE": 1}}, "variable VLLM_CPU_KVCACHE_SPCE", "VLLM_CPU_KVCACHE_SPACE"),
+        (kv({"kv_connector": "SharedStorageConnector"}), "connector SharedStorageConnector", "ExampleConnector"),
+        (kv({"kv_connector": "Nonesuch"}), "connector Nonesuch", "ExampleConnector, LMCacheConnectorV1"),
+        (kv({"kv_connector": "ExampleConnector", "kv_rank": 1}), "kv_transfer_config key kv_rank", "kv_role"),
+        ({"options": {"kv_transfer_config": "{kv_connector"}}, "kv_transfer_config '{kv_connector'", "a mapping"),
+        (
+            kv(**{"lmcache.local_device": "cpu"}),
+            "kv_connector_extra_config key lmcache.local_device",
+            "lmcache.local_cpu",
+        ),
+        (
+            kv(**{"lmcache.max_local_cache_size": 5}),
+            "kv_connector_extra_config key lmcache.max_local_cache_size",
+            "lmcache.max_local_cpu_size",
+        ),
+        (kv(**{"lmcache.chunk_sise": 5}), "kv_connector_extra_config key lmcache.chunk_sise", "lmcache.chunk_size"),
+        (kv(local_cpu=True), "kv_connector_extra_config key local_cpu", "lmcache.local_cpu"),
+        (
+            kv(
+                {"kv_connector": "MultiConnector"},
+                connectors=[LMCACHE | {"kv_connector_extra_config": {"lmcache.local_device": 1}}],
+            ),
+            "lmcache.local_device",
+            "lmcache.local_cpu",
+        ),
+        ({"environment": {"LMCACHE_LOCAL_DEVICE": "cpu"}}, "variable LMCACHE_LOCAL_DEVICE", "LMCACHE_LOCAL_CPU"),
+        (
+            {"environment": {"LMCACHE_MAX_LOCAL_CACHE_SIZE": "5"}},
+            "variable LMCACHE_MAX_LOCAL_CACHE_SIZE",
+            "LMCACHE_MAX_LOCAL_CPU_SIZE",
+        ),
+        ({"environment": {"LMCACHE_CHUNK_SIZES": "5"}}, "variable LMCACHE_CHUNK_SIZES", "chunk_size"),
+    ],
+)
 def test_what_an_arm_asks_for_and_the_engine_does_not_have(tmp_path, about, said, wanted):
     problems = options.problems(Arm("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS)
     assert len(problems) == 1 and said in problems[0].found and wanted in problems[0].wanted, problems
 
 
-@pytest.mark.parametrize("about", [
-    {"options": {"max_model_len": 2048, "enable_prefix_caching": False, "kv_transfer_config": None, "swap_space": None}},
-    {"speculative": {"method": "draft_model", "num-speculative-tokens": 3}},
-    kv(**{"lmcache.chunk_size": 256, "lmcache.some_new_key": 1, "use_native": True, "lmcache_rpc_port": "a", "lmcache.mp.port": 5555}),
-    kv({"kv_connector": "Mine", "kv_connector_module_path": "mine"}, whatever=1),
-    {"options": {"kv_transfer_config": json.dumps(LMCACHE)}},
-    {"environment": {"LMCACHE_LOCAL_CPU": "True", "LMCACHE_USE_EXPERIMENTAL": "True", "VLLM_CPU_KVCACHE_SPACE": 1, "OTHER": 1}},
-    {"engine": "fake", "options": {"swap_space": 1}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "about",
+    [
+        {
+            "options": {
+                "max_model_len": 2048,
+                "enable_prefix_caching": False,
+                "kv_transfer_config": None,
+                "swap_space": None,
+            }
+        },
+        {"speculative": {"method": "draft_model", "num-speculative-tokens": 3}},
+        kv(
+            **{
+                "lmcache.chunk_size": 256,
+                "lmcache.some_new_key": 1,
+                "use_native": True,
+                "lmcache_rpc_port": "a",
+                "lmcache.mp.port": 5555,
+            }
+        ),
+        kv({"kv_connector": "Mine", "kv_connector_module_path": "mine"}, whatever=1),
+        {"options": {"kv_transfer_config": json.dumps(LMCACHE)}},
+        {
+            "environment": {
+                "LMCACHE_LOCAL_CPU": "True",
+                "LMCACHE_USE_EXPERIMENTAL": "True",
+                "VLLM_CPU_KVCACHE_SPACE": 1,
+                "OTHER": 1,
+            }
+        },
+        {"engine": "fake", "options": {"swap_space": 1}},
+    ],
+)
 def test_what_there_is_raises_no_finding(tmp_path, about):
     assert options.problems(Arm("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS) == []
 
 
 def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_path):
-    arm = Arm("arm", model(tmp_path, "m", 100), options={"swap_space": 4, "some_new_flag": 1}, speculative={"new": 1}, **{"environment": {"LMCACHE_LOCAL_DEVICE": "cpu"}})
-    assert [problem.found for problem in options.problems(arm, None)] == ["option swap_space", "variable LMCACHE_LOCAL_DEVICE"]
+    arm = Arm(
+        "arm",
+        model(tmp_path, "m", 100),
+        options={"swap_space": 4, "some_new_flag": 1},
+        speculative={"new": 1},
+        **{"environment": {"LMCACHE_LOCAL_DEVICE": "cpu"}},
+    )
+    assert [problem.found for problem in options.problems(arm, None)] == [
+        "option swap_space",
+        "variable LMCACHE_LOCAL_DEVICE",
+    ]
     found = doctor.arm_options([replace(arm, options={}, environment={})], None, None)
     assert [finding.outcome for finding in found] == [WARN]
 
@@ -325,23 +483,42 @@ def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_pat
 def test_an_lmcache_that_is_not_there_or_not_importable_is_found(tmp_path):
     arm = Arm("arm", model(tmp_path, "m", 100), **kv())
     assert "which is not installed" in options.problems(arm, ACCEPTED, {"vllm": "0.32.0"})[0].found
-    broken = {name: value for name, value in ACCEPTED.items() if name != "lmcache"} | {"errors": {"lmcache": "ImportError: libcudart"}}
+    broken = {name: value for name, value in ACCEPTED.items() if name != "lmcache"} | {
+        "errors": {"lmcache": "ImportError: libcudart"}
+    }
     assert "ImportError: libcudart" in options.problems(arm, broken, VERSIONS)[0].found
     assert options.uses_lmcache(arm) and not options.uses_lmcache(replace(arm, options={}))
 
 
 def test_problems_become_findings_of_their_arm(tmp_path):
-    arms = [Arm("good", model(tmp_path, "m", 100)), Arm("bad", model(tmp_path, "m", 100), options={"swap_space": 4}, environment={"VLLM_NONE": "1"})]
+    arms = [
+        Arm("good", model(tmp_path, "m", 100)),
+        Arm("bad", model(tmp_path, "m", 100), options={"swap_space": 4}, environment={"VLLM_NONE": "1"}),
+    ]
     found = doctor.arm_options(arms, ACCEPTED, environment(vllm="0.32.0"))
-    assert [(finding.what, finding.outcome) for finding in found] == [("options of bad", FAIL), ("options of bad", WARN)]
-    assert found[0].found == "option swap_space, which does not exist here" and found[0].fix == "correct or remove swap_space"
+    assert [(finding.what, finding.outcome) for finding in found] == [
+        ("options of bad", FAIL),
+        ("options of bad", WARN),
+    ]
+    assert (
+        found[0].found == "option swap_space, which does not exist here"
+        and found[0].fix == "correct or remove swap_space"
+    )
     assert "ignored in silence" in found[1].found
     assert doctor.arm_options(arms[:1], ACCEPTED, environment(vllm="0.32.0"))[0].outcome == OK
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    ("chunk_size: 256\nlocal_device: cpu\n", "key of lmcache.yaml: local_device"), ("[1]", "lmcache.yaml (list)"), ("a: [", "lmcache.yaml (while parsing"), (None, "No such file"), ("chunk_size: 1\n", None), ("", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("chunk_size: 256\nlocal_device: cpu\n", "key of lmcache.yaml: local_device"),
+        ("[1]", "lmcache.yaml (list)"),
+        ("a: [", "lmcache.yaml (while parsing"),
+        (None, "No such file"),
+        ("chunk_size: 1\n", None),
+        ("", None),
+    ],
+)
 def test_lmcaches_file_is_read_too(tmp_path, monkeypatch, content, said):
     file = tmp_path / "lmcache.yaml"
     if content is not None:
@@ -355,7 +532,10 @@ def test_variables_of_the_caller_fail_only_where_an_arm_uses_lmcache(tmp_path, m
     assert doctor.lmcache_variables([], None) == Finding("LMCache variables", "none set")
     monkeypatch.setenv("LMCACHE_MAX_LOCAL_CACHE_SIZE", "5")
     arms = [Arm("arm", model(tmp_path, "m", 100), **kv())]
-    assert doctor.lmcache_variables(arms, ACCEPTED).outcome == FAIL and doctor.lmcache_variables([], ACCEPTED).outcome == WARN
+    assert (
+        doctor.lmcache_variables(arms, ACCEPTED).outcome == FAIL
+        and doctor.lmcache_variables([], ACCEPTED).outcome == WARN
+    )
     monkeypatch.delenv("LMCACHE_MAX_LOCAL_CACHE_SIZE")
     monkeypatch.setenv("LMCACHE_SOMETHING_ELSE_ENTIRELY", "5")
     assert doctor.lmcache_variables(arms, ACCEPTED).outcome == WARN
@@ -368,12 +548,20 @@ def test_the_installed_engine_has_what_section_3_asks_for_and_not_what_is_gone(t
     assert found.outcome == OK and accepted["errors"].keys() <= {"lmcache"}
     plan = sections.plan(3, dry=True, say=lambda _: None, host="cpu", **{"arms": ["baseline", "ngram-k3", "draft-k3"]})
     assert [finding.outcome for finding in doctor.arm_options(list(plan.arms), accepted, installed)] == [OK]
-    synchronous = replace(plan.arms[0], options={"async_scheduling": False}, environment={"VLLM_USE_V2_MODEL_RUNNER": "0"})
+    synchronous = replace(
+        plan.arms[0], options={"async_scheduling": False}, environment={"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    )
     assert not options.problems(synchronous, accepted)
     for name in options.REMOVED:
-        assert [problem.found for problem in options.problems(replace(plan.arms[0], options={name: 1}), accepted)] == [f"option {name}"]
-    assert options.problems(replace(plan.arms[0], speculative={"ngram_prompt_lookup_max": 3}), accepted)[0].wanted.startswith("prompt_lookup_max")
-    assert set(options.RENAMED_CONNECTORS.values()) <= set(accepted["connectors"]) and not set(options.RENAMED_CONNECTORS) & set(accepted["connectors"])
+        assert [problem.found for problem in options.problems(replace(plan.arms[0], options={name: 1}), accepted)] == [
+            f"option {name}"
+        ]
+    assert options.problems(replace(plan.arms[0], speculative={"ngram_prompt_lookup_max": 3}), accepted)[
+        0
+    ].wanted.startswith("prompt_lookup_max")
+    assert set(options.RENAMED_CONNECTORS.values()) <= set(accepted["connectors"]) and not set(
+        options.RENAMED_CONNECTORS
+    ) & set(accepted["connectors"])
 
 
 # The machine
@@ -383,7 +571,11 @@ def test_memory_of_a_cpu_host(tmp_path):
     arm = Arm("baseline", model(tmp_path, "m", 100), environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=0)
     assert [finding.outcome for finding in machine.memory([arm], CPU)] == [OK]
     greedy = machine.memory([arm, replace(arm, environment={"VLLM_CPU_KVCACHE_SPACE": 10**6})], CPU)
-    assert [finding.outcome for finding in greedy] == [FAIL] and "GiB free, about 1000002.2 wanted" in greedy[0].found and greedy[0].fix == "free -h"
+    assert (
+        [finding.outcome for finding in greedy] == [FAIL]
+        and "GiB free, about 1000002.2 wanted" in greedy[0].found
+        and greedy[0].fix == "free -h"
+    )
     assert machine.memory([], CPU)[0].outcome == OK
 
 
@@ -396,7 +588,14 @@ class Nvml(types.ModuleType):
     def __init__(self, free_gib=(139.0, 139.0), reasons=(0, 0), mute=False):
         super().__init__("pynvml")
         memory = lambda handle: types.SimpleNamespace(total=140 * 2**30, free=int(free_gib[handle] * 2**30))  # noqa: E731
-        answers = {"Init": None, "Shutdown": None, "DeviceGetCount": 2, "DeviceGetName": "NVIDIA H200", "DeviceGetCudaComputeCapability": (9, 0), "SystemGetDriverVersion": "580.1"}
+        answers = {
+            "Init": None,
+            "Shutdown": None,
+            "DeviceGetCount": 2,
+            "DeviceGetName": "NVIDIA H200",
+            "DeviceGetCudaComputeCapability": (9, 0),
+            "SystemGetDriverVersion": "580.1",
+        }
         for name, answer in answers.items():
             setattr(self, f"nvml{name}", lambda *_, answer=answer: answer)
         self.nvmlDeviceGetHandleByIndex = lambda index: index
@@ -415,11 +614,20 @@ def test_gpu_memory_that_another_process_holds(tmp_path, monkeypatch):
     arm = Arm("baseline", model(tmp_path, "m", 100), options={"gpu_memory_utilization": 0.9}, gpus=1)
     assert machine.memory([arm], host)[0].outcome == OK
     found = machine.memory([arm, replace(arm, gpus=2)], host)
-    assert [finding.outcome for finding in found] == [FAIL] and "GPU 1: 19.80 of 140.00 GiB free, 126.00 wanted; holders: pid 4242" in found[0].found
+    assert [finding.outcome for finding in found] == [
+        FAIL
+    ] and "GPU 1: 19.80 of 140.00 GiB free, 126.00 wanted; holders: pid 4242" in found[0].found
     assert machine.memory([], host)[0].outcome == FAIL
 
 
-@pytest.mark.parametrize(("nvml", "outcome", "said"), [(Nvml(), OK, "not lowered"), (Nvml(reasons=(1, 0x40)), WARN, "GPU 1: hardware thermal slowdown"), (Nvml(mute=True), WARN, "Not Supported")])
+@pytest.mark.parametrize(
+    ("nvml", "outcome", "said"),
+    [
+        (Nvml(), OK, "not lowered"),
+        (Nvml(reasons=(1, 0x40)), WARN, "GPU 1: hardware thermal slowdown"),
+        (Nvml(mute=True), WARN, "Not Supported"),
+    ],
+)
 def test_gpus_that_are_throttled_now(monkeypatch, nvml, outcome, said):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = machine.gpu_clocks(TWO_GPUS)[0]
@@ -529,9 +737,17 @@ def test_a_name_that_is_never_resolved_has_a_deadline_too(monkeypatch):
 
 def test_the_hub_is_asked_only_where_a_model_has_to_come_from_there(web, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", web.url)
-    fetched, absent, own = model(tmp_path, "a/fetched", 100), model(tmp_path, "a/absent", 100), model(tmp_path, "own", 100)
+    fetched, absent, own = (
+        model(tmp_path, "a/fetched", 100),
+        model(tmp_path, "a/absent", 100),
+        model(tmp_path, "own", 100),
+    )
     (fetched.folder / "model.safetensors").write_bytes(b"weights")
-    plan = lambda *models, **parameters: replace(fake_study.plan([Arm("arm", each, engine="fake") for each in models]), parameters=parameters)  # noqa: E731
+
+    def plan(*models, **parameters):
+        arms = [Arm("arm", each, engine="fake") for each in models]
+        return replace(fake_study.plan(arms), parameters=parameters)
+
     for here in (plan(own, fetched), plan(absent, weights="random")):
         assert machine.hub(here) == Finding("hub", "not needed: every model is here") and not web.seen
     assert machine.hub(plan(own, absent)).found == f"{web.url} answers" and web.seen == ["HEAD /"]
@@ -562,7 +778,10 @@ def topology(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{file.parent}:{os.environ['PATH']}")
 
 
-PAIRS = '{"0-1": {"peer_access": true, "intact": true, "seconds": 0.01}, "1-0": {"peer_access": true, "intact": true, "seconds": 0.02}}'
+PAIRS = (
+    '{"0-1": {"peer_access": true, "intact": true, "seconds": 0.01}, "1-0": {"peer_access": true, '
+    '"intact": true, "seconds": 0.02}}'
+)
 
 
 def test_links_of_none_and_of_one_gpu():
@@ -573,7 +792,9 @@ def test_links_of_none_and_of_one_gpu():
 def test_copies_between_gpus_arrive_and_are_not_made_again(tmp_path, cache, topology):
     python = program(tmp_path / "env", f"echo x >> {tmp_path / 'asked'}\necho '{PAIRS}'\n")
     for _ in range(2):
-        assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None) == Finding("GPU links", "GPU0–GPU1 PHB; 2 P2P copies arrive, the slowest in 0.020 s")
+        assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None) == Finding(
+            "GPU links", "GPU0–GPU1 PHB; 2 P2P copies arrive, the slowest in 0.020 s"
+        )
     assert (tmp_path / "asked").read_text() == "x\n"
 
 
@@ -586,14 +807,21 @@ def test_a_copy_that_hangs_is_killed_and_named(tmp_path, cache, topology, monkey
     monkeypatch.setattr(probes, "PEERS_S", 0.5)
     python = program(tmp_path / "env", f"echo $$ > {tmp_path / 'pid'}\nexec sleep 300\n")
     found = machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None)
-    assert found.outcome == FAIL and found.found == "P2P copy hangs: no answer within 0.5 s (GPU0–GPU1 PHB)" and "NCCL_P2P_DISABLE=1" in found.fix
+    assert (
+        found.outcome == FAIL
+        and found.found == "P2P copy hangs: no answer within 0.5 s (GPU0–GPU1 PHB)"
+        and "NCCL_P2P_DISABLE=1" in found.fix
+    )
     assert_gone(int((tmp_path / "pid").read_text()))
 
 
 CHANGED = PAIRS.replace('"intact": true', '"intact": false', 1)
 
 
-@pytest.mark.parametrize(("script", "said"), [(f"echo '{CHANGED}'", "P2P copy changes the data: 0-1"), ("echo CUDA error >&2; exit 1", "CUDA error")])
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [(f"echo '{CHANGED}'", "P2P copy changes the data: 0-1"), ("echo CUDA error >&2; exit 1", "CUDA error")],
+)
 def test_a_copy_that_arrives_changed_or_fails_is_not_kept(tmp_path, cache, topology, script, said):
     python = program(tmp_path / "env", script + "\n")
     found = machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None)
@@ -603,7 +831,9 @@ def test_a_copy_that_arrives_changed_or_fails_is_not_kept(tmp_path, cache, topol
 def test_no_copy_is_tried_where_no_arm_spans_gpus_or_no_engine_is_there(tmp_path, cache, topology):
     python = program(tmp_path / "env", f"touch {tmp_path / 'asked'}\n")
     single = [Arm("arm", model(tmp_path, "m", 100), gpus=1)]
-    assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), single) == Finding("GPU links", "GPU0–GPU1 PHB; P2P copy not tried: no arm spans GPUs")
+    assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), single) == Finding(
+        "GPU links", "GPU0–GPU1 PHB; P2P copy not tried: no arm spans GPUs"
+    )
     assert "no engine to try it with yet" in machine.links(TWO_GPUS, environment(python), None).found
     assert not (tmp_path / "asked").exists()
     assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), [replace(single[0], gpus=2)]).outcome == FAIL
@@ -616,7 +846,9 @@ def test_a_machine_without_nvidia_smi_has_an_unknown_topology(tmp_path, cache, m
 
 def test_the_script_that_copies_runs_in_the_engines_interpreter():
     python = environments.ensure("vllm-cpu").python
-    assert json.loads(probes.ask([python, probes.PEER_COPY], 60).splitlines()[-1]) == {}  # a CPU build sees no pair of GPUs
+    assert (
+        json.loads(probes.ask([python, probes.PEER_COPY], 60).splitlines()[-1]) == {}
+    )  # a CPU build sees no pair of GPUs
 
 
 # Results, mirror, quiet
@@ -624,7 +856,9 @@ def test_the_script_that_copies_runs_in_the_engines_interpreter():
 
 def test_the_results_folder_is_tried_and_left_as_it_was(tmp_path):
     assert machine.results_folder(tmp_path) == Finding("results folder", f"{tmp_path} can be written")
-    assert machine.results_folder(tmp_path / "a" / "b") == Finding("results folder", f"{tmp_path / 'a' / 'b'} can be made")
+    assert machine.results_folder(tmp_path / "a" / "b") == Finding(
+        "results folder", f"{tmp_path / 'a' / 'b'} can be made"
+    )
     assert not list(tmp_path.iterdir())
     (tmp_path / "results").write_text("a file in its place")
     found = machine.results_folder(tmp_path / "results" / "cpu")
@@ -636,12 +870,17 @@ def test_the_results_folder_is_tried_and_left_as_it_was(tmp_path):
 def test_a_results_folder_that_another_run_holds(results):
     known = store.Store("cpu", 3)
     assert machine.results_lock(known.folder).outcome == OK
-    code = f"import time; from serving_study import store; from pathlib import Path\nwith store.Store('cpu', 3, Path({str(results)!r})).lock(): print('held', flush=True); time.sleep(300)"
+    code = (
+        "import time; from serving_study import store; from pathlib import Path\nwith "
+        f"store.Store('cpu', 3, Path({str(results)!r})).lock(): print('held', flush=True); time.sleep(300)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         for folder in (known.folder, results):
             found = machine.results_lock(folder)
-            assert found.outcome == FAIL and found.found == f"another run is writing in {known.folder} (pid {other.pid})"
+            assert (
+                found.outcome == FAIL and found.found == f"another run is writing in {known.folder} (pid {other.pid})"
+            )
         other.kill()
     assert machine.results_lock(known.folder).outcome == OK  # its file and pid are still there
     with known.lock():
@@ -654,7 +893,12 @@ def s3(monkeypatch):
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    for name, value in {"AWS_ENDPOINT_URL_S3": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}.items():
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
         monkeypatch.setenv(name, value)
     client = boto3.client("s3")
     client.create_bucket(Bucket="figures")
@@ -664,7 +908,9 @@ def s3(monkeypatch):
 
 
 def test_the_mirror_takes_gives_back_and_deletes(s3):
-    assert machine.mirror("s3://figures/some/where") == Finding("S3 mirror", "s3://figures/some/where: put, read back, deleted")
+    assert machine.mirror("s3://figures/some/where") == Finding(
+        "S3 mirror", "s3://figures/some/where: put, read back, deleted"
+    )
     assert machine.mirror("s3://figures").outcome == OK
     assert "Contents" not in s3.list_objects_v2(Bucket="figures")
 
@@ -693,7 +939,11 @@ def test_a_mirror_that_lies_or_is_not_there(s3, web, monkeypatch):
 
 def test_a_mirror_without_credentials(s3, tmp_path, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"), "AWS_CONFIG_FILE": str(tmp_path / "none")}.items():
+    for name, value in {
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+    }.items():
         monkeypatch.setenv(name, value)
     found = machine.mirror("s3://figures/x")
     assert found.outcome == FAIL and "credentials" in found.found.lower()
@@ -707,7 +957,9 @@ def test_other_load_is_said_on_a_cpu_host(monkeypatch):
 
 def test_servers_of_an_earlier_run_are_named(tmp_path):
     log = tmp_path / "server.log"
-    with subprocess.Popen([sys.executable, servers.WARDEN, "1", log, "sleep", "300"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as warden:
+    with subprocess.Popen(
+        [sys.executable, servers.WARDEN, "1", log, "sleep", "300"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as warden:
         warden.stdout.readline()
         found = machine.earlier_runs()
         warden.stdin.close()
@@ -720,7 +972,11 @@ def test_servers_of_an_earlier_run_are_named(tmp_path):
 
 
 def test_the_text_form():
-    shown = [Finding("port", "8000 is free"), Finding("memory", "1.0 GiB free", "a smaller model", FAIL, "free -h"), Finding("hub", "no answer", "", WARN, "")]
+    shown = [
+        Finding("port", "8000 is free"),
+        Finding("memory", "1.0 GiB free", "a smaller model", FAIL, "free -h"),
+        Finding("hub", "no answer", "", WARN, ""),
+    ]
     assert list(findings.lines(shown)) == [
         "ok    port: 8000 is free",
         "fail  memory: 1.0 GiB free",
@@ -735,7 +991,13 @@ def test_the_text_form():
 def test_failures_stop_and_are_named_with_their_fixes():
     findings.require([Finding("port", "8000 is free"), Finding("hub", "no answer", "", WARN, "wait")])
     with pytest.raises(HostError) as caught:
-        findings.require([Finding("memory", "1.0 GiB free", "more", FAIL, "free -h"), Finding("hub", "no answer", "", WARN, "wait"), Finding("port", "busy", "", FAIL, "ss")])
+        findings.require(
+            [
+                Finding("memory", "1.0 GiB free", "more", FAIL, "free -h"),
+                Finding("hub", "no answer", "", WARN, "wait"),
+                Finding("port", "busy", "", FAIL, "ss"),
+            ]
+        )
     assert str(caught.value).splitlines() == [
         "nothing was started, since 2 of 3 checks failed: ",
         "    memory: 1.0 GiB free",
@@ -754,14 +1016,34 @@ def test_a_section_is_examined_with_its_arms(results, on_cpu):
     shown = call("doctor", "3", "--no-imports", "--json")
     content = json.loads(shown.output)
     names = [finding["what"] for finding in content["findings"]]
-    assert {"python", "engine versions", "engine imports", "vocabularies", "options", "memory", "disk of the results", "clock", "hub", "GPU links", "results folder", "results lock", "S3 mirror", "other load", "earlier runs"} <= set(names)
+    assert {
+        "python",
+        "engine versions",
+        "engine imports",
+        "vocabularies",
+        "options",
+        "memory",
+        "disk of the results",
+        "clock",
+        "hub",
+        "GPU links",
+        "results folder",
+        "results lock",
+        "S3 mirror",
+        "other load",
+        "earlier runs",
+    } <= set(names)
     assert sum(content["counts"].values()) == len(names) and content["counts"]["fail"] == 0 and shown.exit_code == 0
     assert set(content["findings"][0]) == {"what", "found", "wanted", "outcome", "fix"}
-    assert "vocabularies" not in [finding["what"] for finding in json.loads(call("doctor", "--no-imports", "--json").output)["findings"]]
+    assert "vocabularies" not in [
+        finding["what"] for finding in json.loads(call("doctor", "--no-imports", "--json").output)["findings"]
+    ]
     assert not results.exists()
 
 
-@pytest.mark.parametrize(("words", "said"), [(("doctor", "13"), "no notebook for section"), (("doctor", "three"), "no such section")])
+@pytest.mark.parametrize(
+    ("words", "said"), [(("doctor", "13"), "no notebook for section"), (("doctor", "three"), "no such section")]
+)
 def test_bad_input_is_refused(words, said):
     assert isinstance(call(*words).exception, StudyError) and said in str(call(*words).exception)
 
@@ -770,8 +1052,15 @@ def test_bad_input_ends_with_2_and_a_failure_with_1(tmp_path):
     program_ = str(paths.ENVIRONMENTS / "harness" / "bin" / "serving-study")
     assert subprocess.run([program_, "doctor", "13"], capture_output=True).returncode == 2
     broken = program(tmp_path / "env", "echo bad interpreter >&2\nexit 7\n")
-    run = subprocess.run([program_, "doctor", "3"], capture_output=True, text=True, env={**os.environ, "VLLM_PYTHON": str(broken)})
-    assert run.returncode == 1 and "fail  engine environment: " in run.stdout and "bad interpreter" in run.stdout and run.stderr == ""
+    run = subprocess.run(
+        [program_, "doctor", "3"], capture_output=True, text=True, env={**os.environ, "VLLM_PYTHON": str(broken)}
+    )
+    assert (
+        run.returncode == 1
+        and "fail  engine environment: " in run.stdout
+        and "bad interpreter" in run.stdout
+        and run.stderr == ""
+    )
     assert " checks: " in run.stdout.splitlines()[-1]
 
 
@@ -779,11 +1068,18 @@ def test_section_2_starts_no_engine_and_is_examined_as_the_machine(on_cpu):
     assert call("doctor", "2", "--no-imports").exit_code == 0
 
 
-def test_an_engine_that_is_not_installed_is_a_warning_and_nothing_is_installed(tmp_path, monkeypatch, results, cache, on_cpu):
+def test_an_engine_that_is_not_installed_is_a_warning_and_nothing_is_installed(
+    tmp_path, monkeypatch, results, cache, on_cpu
+):
     monkeypatch.setattr(paths, "ENVIRONMENTS", tmp_path / ".venv")
     shown = call("doctor", "3")
-    assert "warn  engine environment: vllm-cpu is not installed yet\n        wanted: its lock file's versions\n        fix:    make run SECTION=3\n" in shown.output
-    assert "ok    vocabularies: " in shown.output and "disk of the environments" in shown.output and shown.exit_code == 0
+    assert (
+        "warn  engine environment: vllm-cpu is not installed yet\n        wanted: its lock file's "
+        "versions\n        fix:    make run SECTION=3\n" in shown.output
+    )
+    assert (
+        "ok    vocabularies: " in shown.output and "disk of the environments" in shown.output and shown.exit_code == 0
+    )
     assert not (tmp_path / ".venv").exists() and not list(cache.iterdir())
 
 
@@ -795,28 +1091,51 @@ def test_models_that_are_not_prepared_are_not_fetched(cache, results, on_cpu):
 
 def facts(tmp_path, **versions) -> Path:
     """An interpreter that says that it has these versions."""
-    said = {"python": "3.12.1", "versions": {name.replace("_", "-"): version for name, version in versions.items()}, "modified": [], "import_failures": {}, "accepted": ACCEPTED}
+    said = {
+        "python": "3.12.1",
+        "versions": {name.replace("_", "-"): version for name, version in versions.items()},
+        "modified": [],
+        "import_failures": {},
+        "accepted": ACCEPTED,
+    }
     return program(tmp_path / "env", f"echo '{json.dumps(said)}'\n")
 
 
 def test_a_mixed_environment_is_one_failure(tmp_path, monkeypatch, results, on_cpu):
     monkeypatch.setenv("VLLM_PYTHON", str(facts(tmp_path, vllm="0.32.0", sglang="0.5")))
     found = [finding for finding in doctor.look(3, imports=False) if finding.outcome == FAIL]
-    assert [finding.what for finding in found] == ["engine versions"] and "two engines in one environment" in found[0].found
+    assert [finding.what for finding in found] == ["engine versions"] and "two engines in one environment" in found[
+        0
+    ].found
 
 
 def test_weights_that_are_still_on_the_hub_are_not_fetched_for_a_look(tmp_path, monkeypatch, results, on_cpu):
     values = sections.parameters(sections.get(3), {"model": "someone/unknown", "weights": "real"})
     monkeypatch.setattr(sections, "parameters", lambda *_: values)
-    monkeypatch.setenv("VLLM_PYTHON", str(program(tmp_path / "env", f"case $* in *snapshot_download*) echo $* >> {tmp_path / 'asked'}; exit 1;; *) echo '{json.dumps({'python': '3.12', 'versions': {'vllm': '0.32.0'}, 'modified': []})}';; esac\n")))
+    monkeypatch.setenv(
+        "VLLM_PYTHON",
+        str(
+            program(
+                tmp_path / "env",
+                f"case $* in *snapshot_download*) echo $* >> {tmp_path / 'asked'}; exit 1;; *) echo "
+                f"'{json.dumps({'python': '3.12', 'versions': {'vllm': '0.32.0'}, 'modified': []})}';; esac\n",
+            )
+        ),
+    )
     found = {finding.what: finding for finding in doctor.look(3, imports=False)}
-    assert found["models"].outcome == WARN and "someone/unknown" in found["models"].found and "vocabularies" not in found
+    assert (
+        found["models"].outcome == WARN and "someone/unknown" in found["models"].found and "vocabularies" not in found
+    )
     assert "local_files_only=True" in (tmp_path / "asked").read_text() and "HF_HUB_OFFLINE" not in os.environ
 
 
 def planned(monkeypatch, tmp_path, **about):
     """`serving-study run 3` with a plan of the fake engine, and a notebook that only says that it ran."""
-    plan = replace(fake_study.plan([fake_study.arm(tmp_path, "baseline")]), environment=environment(facts(tmp_path, vllm="0.32.0"), vllm="0.32.0"), **about)
+    plan = replace(
+        fake_study.plan([fake_study.arm(tmp_path, "baseline")]),
+        environment=environment(facts(tmp_path, vllm="0.32.0"), vllm="0.32.0"),
+        **about,
+    )
     ran = []
     monkeypatch.setattr(sections, "plan", lambda *_, **__: plan)
     monkeypatch.setattr(cli, "_execute", lambda *_: ran.append("notebook"))
@@ -830,7 +1149,9 @@ def test_a_run_looks_first_and_goes_on(tmp_path, monkeypatch, results, cache):
     shown = call("run", "3", "--no-book")
     assert shown.exit_code == 0 and ran == ["notebook"], shown.output
     assert "\nwarn  other load: load average 99.0" in shown.output and "\nok  " not in shown.output
-    assert [line for line in shown.output.splitlines() if line.startswith("doctor: ") and line.endswith(" checks passed")]
+    assert [
+        line for line in shown.output.splitlines() if line.startswith("doctor: ") and line.endswith(" checks passed")
+    ]
 
 
 def test_a_run_stops_before_anything_starts(tmp_path, monkeypatch, results, cache):
@@ -841,7 +1162,9 @@ def test_a_run_stops_before_anything_starts(tmp_path, monkeypatch, results, cach
         _, ran = planned(monkeypatch, tmp_path, port=number)
         shown = call("run", "3", "--no-book")
     assert isinstance(shown.exception, HostError) and ran == [] and not results.exists()
-    assert f"port: the port is busy: {number}" in str(shown.exception) and f"fix: ss -ltnp 'sport = :{number}'" in str(shown.exception)
+    assert f"port: the port is busy: {number}" in str(shown.exception) and f"fix: ss -ltnp 'sport = :{number}'" in str(
+        shown.exception
+    )
 
 
 def test_a_run_with_nothing_to_measure_is_not_stopped(tmp_path, monkeypatch, results, cache):

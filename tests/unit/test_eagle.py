@@ -1,4 +1,6 @@
-"""An EAGLE-3 head's cost by arithmetic, what is refused before training, what the script is told, and the packed folder."""
+"""An EAGLE-3 head's cost by arithmetic, what is refused before training, what the script is told, and the packed
+folder.
+"""
 
 import json
 from dataclasses import replace
@@ -42,8 +44,20 @@ def resolved(target, **given):
 def test_what_a_pass_costs_is_the_sum_of_its_matrices(target):
     """The figures of the module's docstring, from the shapes that vLLM gives the head."""
     config = eagle.config(resolved(target), SMOL)
-    states, attention, output, feed_forward, vocabulary = 3 * 576 * 576, 1152 * (9 + 2 * 3) * 64, 576 * 576, 3 * 576 * 1536, 8192 * 576
-    assert [round(part / 1e6, 3) for part in (states, attention, output, feed_forward, vocabulary)] == [0.995, 1.106, 0.332, 2.654, 4.719]
+    states, attention, output, feed_forward, vocabulary = (
+        3 * 576 * 576,
+        1152 * (9 + 2 * 3) * 64,
+        576 * 576,
+        3 * 576 * 1536,
+        8192 * 576,
+    )
+    assert [round(part / 1e6, 3) for part in (states, attention, output, feed_forward, vocabulary)] == [
+        0.995,
+        1.106,
+        0.332,
+        2.654,
+        4.719,
+    ]
     assert eagle.parameters(config) == states + attention + output + feed_forward + vocabulary
     assert eagle.cost_ratio(config, SMOL) == pytest.approx(0.0729, abs=1e-4)
     assert eagle.cost_ratio(config, SMOL, 3) == pytest.approx((eagle.parameters(config) - 2 / 3 * states) / 134_515_008)
@@ -58,22 +72,44 @@ def test_values_that_are_left_out_follow_the_target(target):
     config = eagle.config(head, SMOL)
     assert config["architectures"] == ["LlamaForCausalLMEagle3"] and config["num_hidden_layers"] == 1
     assert config["eagle_aux_hidden_state_layer_ids"] == [10, 20, 30] and config["num_aux_hidden_states"] == 3
-    assert {name: config[name] for name in ("vocab_size", "hidden_size", "rope_theta", "rms_norm_eps")} == {name: SMOL[name] for name in ("vocab_size", "hidden_size", "rope_theta", "rms_norm_eps")}
+    assert {name: config[name] for name in ("vocab_size", "hidden_size", "rope_theta", "rms_norm_eps")} == {
+        name: SMOL[name] for name in ("vocab_size", "hidden_size", "rope_theta", "rms_norm_eps")
+    }
     assert eagle.config(resolved(target, layers=[29, 30]), SMOL)["num_aux_hidden_states"] == 2
 
 
-@pytest.mark.parametrize(("given", "name"), [
-    ({"name": "../x"}, "name"), ({"draft_vocabulary": 0}, "draft_vocabulary"), ({"draft_vocabulary": 49_153}, "draft_vocabulary"), ({"layers": (0, 30)}, "layers"), ({"layers": (2, 31)}, "layers"),
-    ({"layers": (20, 10, 30)}, "layers"), ({"layers": (10, 20)}, "layers"), ({"intermediate": -1}, "intermediate"), ({"unroll": 0}, "unroll"), ({"unroll": 9}, "unroll"),
-    ({"unroll_decay": 0}, "unroll_decay"), ({"unroll_decay": 1.5}, "unroll_decay"), ({"states_minutes": 0}, "states_minutes"), ({"memory_gib": 0}, "memory_gib"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"name": "../x"}, "name"),
+        ({"draft_vocabulary": 0}, "draft_vocabulary"),
+        ({"draft_vocabulary": 49_153}, "draft_vocabulary"),
+        ({"layers": (0, 30)}, "layers"),
+        ({"layers": (2, 31)}, "layers"),
+        ({"layers": (20, 10, 30)}, "layers"),
+        ({"layers": (10, 20)}, "layers"),
+        ({"intermediate": -1}, "intermediate"),
+        ({"unroll": 0}, "unroll"),
+        ({"unroll": 9}, "unroll"),
+        ({"unroll_decay": 0}, "unroll_decay"),
+        ({"unroll_decay": 1.5}, "unroll_decay"),
+        ({"states_minutes": 0}, "states_minutes"),
+        ({"memory_gib": 0}, "memory_gib"),
+    ],
+)
 def test_values_that_no_head_can_have(target, given, name):
     with pytest.raises(ParameterError, match=f"parameter {name} cannot be used") as caught:
         resolved(target, **given)
     assert caught.value.allowed and caught.value.next
 
 
-@pytest.mark.parametrize(("other", "said"), [({"model_type": "gemma3"}, "target: gemma3, rope_scaling None"), ({"rope_scaling": {"rope_type": "llama3"}}, "target: llama, rope_scaling {'rope_type': 'llama3'}")])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"model_type": "gemma3"}, "target: gemma3, rope_scaling None"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "target: llama, rope_scaling {'rope_type': 'llama3'}"),
+    ],
+)
 def test_kinds_of_targets_that_are_refused(target, other, said):
     (target.folder / "config.json").write_text(json.dumps(SMOL | other))
     with pytest.raises(ModelError, match="no EAGLE-3 head can be made for this kind of target") as caught:
@@ -101,10 +137,19 @@ def test_targets_without_weights_or_a_tokenizer(target, cache):
         eagle.check(head, wanted(), models.resolve(str(target.folder)), HOST)
 
 
-@pytest.mark.parametrize(("of_head", "of_budget", "said"), [({"unroll": 2}, {}, "head_unroll 3 (now 2)"), ({"layers": (30,)}, {}, "head_layers [10, 20, 30] (now [30])"), ({}, {"seed": 1}, "seed 42 (now 1)")])
+@pytest.mark.parametrize(
+    ("of_head", "of_budget", "said"),
+    [
+        ({"unroll": 2}, {}, "head_unroll 3 (now 2)"),
+        ({"layers": (30,)}, {}, "head_layers [10, 20, 30] (now [30])"),
+        ({}, {"seed": 1}, "seed 42 (now 1)"),
+    ],
+)
 def test_a_checkpoint_of_another_run_under_the_same_name(target, cache, of_head, of_budget, said):
     head = resolved(target)
-    store.write(distillation.work_folder(wanted(name=head.name)) / "identity.json", eagle.identity(head, wanted(), target))
+    store.write(
+        distillation.work_folder(wanted(name=head.name)) / "identity.json", eagle.identity(head, wanted(), target)
+    )
     eagle.check(head, wanted(width=128), target, HOST)  # the student's size does not decide a head
     with pytest.raises(ModelError) as caught:
         eagle.check(replace(head, **of_head), wanted(**of_budget), target, HOST)
@@ -115,19 +160,32 @@ def test_a_checkpoint_of_another_run_under_the_same_name(target, cache, of_head,
 def test_what_the_script_is_told(target, cache):
     spec = eagle.specification(resolved(target), wanted(), target, HOST)
     student = distillation.specification(wanted(), target, HOST)
-    assert spec["data"] == student["data"] and spec["work"] != student["work"]  # the same answers, a work folder of its own
-    assert spec["states_layers"] == [10, 20, 30] and spec["unroll"] == 3 and "student" not in spec and "width" not in spec
+    assert (
+        spec["data"] == student["data"] and spec["work"] != student["work"]
+    )  # the same answers, a work folder of its own
+    assert (
+        spec["states_layers"] == [10, 20, 30] and spec["unroll"] == 3 and "student" not in spec and "width" not in spec
+    )
     assert json.loads(json.dumps(spec))["identity"] == spec["identity"]
 
 
 def test_answers_are_written_by_the_students_script_and_states_by_its_own(target, cache, monkeypatch):
     ran = []
     monkeypatch.setattr(environments, "ensure", lambda *_: None)
-    monkeypatch.setattr(distillation, "run_stages", lambda environment, folder, stages, say, script=distillation.SCRIPT: ran.append((script.name, stages, sorted(store.read(folder / "spec.json").keys() & {"student", "states_layers"}))))
+    monkeypatch.setattr(
+        distillation,
+        "run_stages",
+        lambda environment, folder, stages, say, script=distillation.SCRIPT: ran.append(
+            (script.name, stages, sorted(store.read(folder / "spec.json").keys() & {"student", "states_layers"}))
+        ),
+    )
     monkeypatch.setattr(eagle, "pack", lambda *_: None)
     asked = wanted(target=str(target.folder))
     eagle.train(asked, eagle.Head())
-    assert ran == [("train_draft.py", ("prompts", "answers"), ["student"]), ("train_eagle.py", ("states", "train"), ["states_layers"])]
+    assert ran == [
+        ("train_draft.py", ("prompts", "answers"), ["student"]),
+        ("train_eagle.py", ("states", "train"), ["states_layers"]),
+    ]
     store.write(distillation.data_folder(asked, target) / "answers" / "done.json", {})
     eagle.train(asked, eagle.Head())
     assert [name for name, *_ in ran[2:]] == ["train_eagle.py"]
@@ -137,26 +195,76 @@ def test_answers_are_written_by_the_students_script_and_states_by_its_own(target
 
 
 def test_the_packed_folder_and_its_card(target, cache):
-    look = {"event": "held_out", "step": 9, "tokens": 900, "share": 1.0, "acceptance": 0.5, "agreement": 0.6, "covered": 0.97, "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}}}
-    data = {"written_prompts": 28, "book_prompts": 270, "answers": 596, "answer_tokens": 9000, "held_out_prompts": 12, "writer": "vllm"}
-    training = {"steps": 9, "tokens": 900, "epochs": 1, "elapsed_s": 90.0, "data": data, "versions": {"torch": "2", "transformers": "5", "device": "cpu"}, "log": [look]}
+    look = {
+        "event": "held_out",
+        "step": 9,
+        "tokens": 900,
+        "share": 1.0,
+        "acceptance": 0.5,
+        "agreement": 0.6,
+        "covered": 0.97,
+        "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}},
+    }
+    data = {
+        "written_prompts": 28,
+        "book_prompts": 270,
+        "answers": 596,
+        "answer_tokens": 9000,
+        "held_out_prompts": 12,
+        "writer": "vllm",
+    }
+    training = {
+        "steps": 9,
+        "tokens": 900,
+        "epochs": 1,
+        "elapsed_s": 90.0,
+        "data": data,
+        "versions": {"torch": "2", "transformers": "5", "device": "cpu"},
+        "log": [look],
+    }
     head, asked = resolved(target), wanted()
     work = distillation.work_folder(replace(asked, name=head.name))
     store.write(work / "training.json", training)
     (work / "model.safetensors").write_bytes(b"head" * 1000)
     packed = eagle.pack(head, asked, target)
-    assert {file.name for file in packed.folder.iterdir()} == {"README.md", "config.json", "model.safetensors", "training.json"}
+    assert {file.name for file in packed.folder.iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "training.json",
+    }
     assert packed.model.weights == "real" and packed.positions()["position 1"].tolist() == [0.6]
     models.check_draft(target, packed.model, heterogeneous=False)
     card = (packed.folder / "README.md").read_text()
-    for said in ("states of its layers 10, 20, 30", "8,192 of its 49,152 tokens, 9.81 million weights", "reads 0.073 of", "596 of the target's own answers (9,000 tokens) by vllm", "9 steps, 900 tokens,\n1.5 minutes on cpu", "a share of 0.970", "| 1 | 0.600 | 1.60 | 0.600 |", target.identity()["weights_digest"]):
+    for said in (
+        "states of its layers 10, 20, 30",
+        "8,192 of its 49,152 tokens, 9.81 million weights",
+        "reads 0.073 of",
+        "596 of the target's own answers (9,000 tokens) by vllm",
+        "9 steps, 900 tokens,\n1.5 minutes on cpu",
+        "a share of 0.970",
+        "| 1 | 0.600 | 1.60 | 0.600 |",
+        target.identity()["weights_digest"],
+    ):
         assert said in card, said
 
 
 def test_the_arms_of_a_head(target):
-    about = {"target": target, "draft": target, "ngram_ks": (), "ngram_window": (2, 4), "options": {}, "environment": {}, "host": HOST}
+    about = {
+        "target": target,
+        "draft": target,
+        "ngram_ks": (),
+        "ngram_window": (2, 4),
+        "options": {},
+        "environment": {},
+        "host": HOST,
+    }
     assert not [arm.name for arm in arms.speculation(ks=(1, 3), **about) if "eagle" in arm.name]
     found = {arm.name: arm for arm in arms.speculation(ks=(1, 3), eagle=target, **about)}
     assert list(found) == ["baseline", "draft-k1", "draft-k3", "eagle3-k1", "eagle3-k3", "baseline-again"]
     assert found["eagle3-k3"].speculative == {"method": "eagle3", "model": target.source, "num_speculative_tokens": 3}
-    assert found["eagle3-k3"].technique == "draft" and found["eagle3-k3"].draft is target and found["eagle3-k3"].identity()["speculative"]["method"] == "eagle3"
+    assert (
+        found["eagle3-k3"].technique == "draft"
+        and found["eagle3-k3"].draft is target
+        and found["eagle3-k3"].identity()["speculative"]["method"] == "eagle3"
+    )

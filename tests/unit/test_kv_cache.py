@@ -36,7 +36,9 @@ def gpu(monkeypatch, cache):
         monkeypatch.setattr(environments, "has", lambda name: True)
         monkeypatch.setattr(environments, "ensure", lambda *_: there)
         shape = models.SHAPES / "qwen2.5-7b-instruct"
-        monkeypatch.setattr(models, "resolve", lambda name, **_: models.Model(name, str(shape), shape, weights="random"))
+        monkeypatch.setattr(
+            models, "resolve", lambda name, **_: models.Model(name, str(shape), shape, weights="random")
+        )
         return kv_cache.plan(KvCache(**given), H200, dry=True)
 
     return made
@@ -44,7 +46,10 @@ def gpu(monkeypatch, cache):
 
 def test_the_header_is_the_plans_and_both_notebooks_have_an_address():
     assert set(sections.header(sections.get(7))) == {field.name for field in fields(KvCache)}
-    assert [sections.get(sections.address(text)).name for text in ("7", "7-sizes")] == ["07-kv-cache", "07-kv-cache-sizes"]
+    assert [sections.get(sections.address(text)).name for text in ("7", "7-sizes")] == [
+        "07-kv-cache",
+        "07-kv-cache-sizes",
+    ]
     assert sections.address("13") == 13  # a number that has no notebook is refused by get, with its list
     with pytest.raises(ParameterError, match="no such section: 7-costs") as caught:
         sections.address("7-costs")
@@ -60,16 +65,55 @@ def test_every_default_has_its_own_type_and_can_be_used():
 
 def test_a_dry_plan_on_a_cpu(cpu, cache):
     plan = sections.plan(7, dry=True)
-    assert [arm.name for arm in plan.arms] == ["prefix-cache", "no-prefix-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "files", "lmcache-server", "lmcache-server-disk"]
+    assert [arm.name for arm in plan.arms] == [
+        "prefix-cache",
+        "no-prefix-cache",
+        "prefix-cache-again",
+        "device-only",
+        "cpu-offload",
+        "lmcache-cpu",
+        "lmcache-disk",
+        "files",
+        "lmcache-server",
+        "lmcache-server-disk",
+    ]
     by_name = {arm.name: arm for arm in plan.arms}
-    assert {name: arm.technique for name, arm in by_name.items() if not arm.unsupported} == {"prefix-cache": "prefix", "no-prefix-cache": "none", "prefix-cache-again": "prefix", "device-only": "prefix", **dict.fromkeys(("files", "lmcache-server", "lmcache-server-disk"), "offload")}
-    assert by_name["cpu-offload"].unsupported == "vLLM offloads from CUDA and XPU devices alone" and "finds no GPU" in by_name["lmcache-disk"].unsupported
-    assert (by_name["prefix-cache"].options["enable_prefix_caching"], by_name["no-prefix-cache"].options["enable_prefix_caching"]) == (True, False)
-    assert by_name["device-only"].options["num_gpu_blocks_override"] == 24 and "num_gpu_blocks_override" not in by_name["prefix-cache"].options
+    assert {name: arm.technique for name, arm in by_name.items() if not arm.unsupported} == {
+        "prefix-cache": "prefix",
+        "no-prefix-cache": "none",
+        "prefix-cache-again": "prefix",
+        "device-only": "prefix",
+        **dict.fromkeys(("files", "lmcache-server", "lmcache-server-disk"), "offload"),
+    }
+    assert (
+        by_name["cpu-offload"].unsupported == "vLLM offloads from CUDA and XPU devices alone"
+        and "finds no GPU" in by_name["lmcache-disk"].unsupported
+    )
+    assert (
+        by_name["prefix-cache"].options["enable_prefix_caching"],
+        by_name["no-prefix-cache"].options["enable_prefix_caching"],
+    ) == (True, False)
+    assert (
+        by_name["device-only"].options["num_gpu_blocks_override"] == 24
+        and "num_gpu_blocks_override" not in by_name["prefix-cache"].options
+    )
     assert by_name["device-only"].options["max_model_len"] == 1152  # whole blocks, for the longest prefix
-    assert by_name["files"].options["kv_transfer_config"] == {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": "kv"}} and by_name["files"].scratch
-    assert [len(plan.loads_of(by_name[name])) for name in ("prefix-cache", "no-prefix-cache", "device-only", "files", "lmcache-server")] == [7, 7, 6, 6, 6]
-    assert {load.output_tokens for load in plan.loads_of(by_name["files"])} == {1} and plan.loads[0].name == "sequence,prefix=1025,concurrency=1"
+    assert (
+        by_name["files"].options["kv_transfer_config"]
+        == {
+            "kv_connector": "ExampleConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"shared_storage_path": "kv"},
+        }
+        and by_name["files"].scratch
+    )
+    assert [
+        len(plan.loads_of(by_name[name]))
+        for name in ("prefix-cache", "no-prefix-cache", "device-only", "files", "lmcache-server")
+    ] == [7, 7, 6, 6, 6]
+    assert {load.output_tokens for load in plan.loads_of(by_name["files"])} == {1} and plan.loads[
+        0
+    ].name == "sequence,prefix=1025,concurrency=1"
     assert list(cache.iterdir()) == []
 
 
@@ -83,18 +127,53 @@ def test_a_control_differs_from_its_arm_in_the_cache_alone(cpu, cache):
 def test_arms_on_a_gpu(gpu):
     plan = gpu()
     by_name = {arm.name: arm for arm in plan.arms}
-    assert list(by_name) == ["prefix-cache", "no-prefix-cache", "fp8-cache", "prefix-cache-again", "device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk", "fp8-cpu-offload"]
+    assert list(by_name) == [
+        "prefix-cache",
+        "no-prefix-cache",
+        "fp8-cache",
+        "prefix-cache-again",
+        "device-only",
+        "cpu-offload",
+        "lmcache-cpu",
+        "lmcache-disk",
+        "lmcache-cpu-disk",
+        "fp8-cpu-offload",
+    ]
     assert not any(arm.unsupported for arm in plan.arms)
     assert by_name["fp8-cache"].options["kv_cache_dtype"] == "fp8" and len(plan.loads_of(by_name["fp8-cache"])) == 20
-    assert by_name["device-only"].options["gpu_memory_utilization"] == pytest.approx((14.2 + 1.6 + 2.5) / 139.8, abs=0.002)
+    assert by_name["device-only"].options["gpu_memory_utilization"] == pytest.approx(
+        (14.2 + 1.6 + 2.5) / 139.8, abs=0.002
+    )
     assert by_name["cpu-offload"].options["kv_offloading_size"] == 24.0
     assert by_name["lmcache-disk"].environment["LMCACHE_LOCAL_DISK"] == "kv/" and by_name["lmcache-disk"].scratch
     words = vllm.command(by_name["lmcache-cpu"], ROOT / "python", 8000)
-    assert json.loads(words[words.index("--kv-transfer-config") + 1]) == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
-    assert "lmcache is not installed" in next(arm for arm in gpu(versions=()).arms if arm.name == "lmcache-cpu").unsupported
+    assert json.loads(words[words.index("--kv-transfer-config") + 1]) == {
+        "kv_connector": "LMCacheConnectorV1",
+        "kv_role": "kv_both",
+    }
+    assert (
+        "lmcache is not installed"
+        in next(arm for arm in gpu(versions=()).arms if arm.name == "lmcache-cpu").unsupported
+    )
     both, smaller = by_name["lmcache-cpu-disk"], by_name["fp8-cpu-offload"]
-    assert both.scratch and {name: both.environment[name] for name in ("LMCACHE_LOCAL_CPU", "LMCACHE_MAX_LOCAL_CPU_SIZE", "LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE")} == {"LMCACHE_LOCAL_CPU": True, "LMCACHE_MAX_LOCAL_CPU_SIZE": 4, "LMCACHE_LOCAL_DISK": "kv/", "LMCACHE_MAX_LOCAL_DISK_SIZE": 24.0}
-    assert smaller.options == by_name["cpu-offload"].options | {"kv_cache_dtype": "fp8"} and len(plan.loads_of(smaller)) == 7
+    assert both.scratch and {
+        name: both.environment[name]
+        for name in (
+            "LMCACHE_LOCAL_CPU",
+            "LMCACHE_MAX_LOCAL_CPU_SIZE",
+            "LMCACHE_LOCAL_DISK",
+            "LMCACHE_MAX_LOCAL_DISK_SIZE",
+        )
+    } == {
+        "LMCACHE_LOCAL_CPU": True,
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": 4,
+        "LMCACHE_LOCAL_DISK": "kv/",
+        "LMCACHE_MAX_LOCAL_DISK_SIZE": 24.0,
+    }
+    assert (
+        smaller.options == by_name["cpu-offload"].options | {"kv_cache_dtype": "fp8"}
+        and len(plan.loads_of(smaller)) == 7
+    )
     assert "on a GPU LMCache runs inside the engine" in gpu(tiers=["lmcache-server"]).arms[-1].unsupported
 
 
@@ -107,7 +186,11 @@ def test_only_some_arms_have_their_loads_alone(gpu):
 
 def test_other_lengths_of_prefix_are_sent_with_the_smallest_working_set_above_the_cache(gpu):
     plan = gpu(arms=["device-only"], working_sets=[4.0, 0.5, 2.0, 1.0], break_even_lengths=[256, 16384])
-    assert [load.dataset.label for load in plan.loads] == [*(f"working-set={times:g},prefix=4096" for times in (4, 0.5, 2, 1)), "working-set=2,prefix=256", "working-set=2,prefix=16384"]
+    assert [load.dataset.label for load in plan.loads] == [
+        *(f"working-set={times:g},prefix=4096" for times in (4, 0.5, 2, 1)),
+        "working-set=2,prefix=256",
+        "working-set=2,prefix=16384",
+    ]
     assert plan.arms[0].options["max_model_len"] == 16512
     within = gpu(arms=["device-only"], working_sets=[0.5, 1.0])  # nothing comes back from a tier that was never needed
     assert [load.dataset.shared for load in within.loads] == [4096, 4096]
@@ -120,7 +203,12 @@ BAD = [
     ("shares", [0.5, 1.5], "shares from 0 to 1, each once"),
     ("prompts", 7, "four times the concurrency 2 or more: a steady window needs them"),
     ("output_tokens", 3, "4 or more"),
-    ("tiers", ["ssd"], "any of device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, lmcache-server, lmcache-server-disk, lmcache-cpu-disk, fp8-cpu-offload, each once"),
+    (
+        "tiers",
+        ["ssd"],
+        "any of device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, lmcache-server, "
+        "lmcache-server-disk, lmcache-cpu-disk, fp8-cpu-offload, each once",
+    ),
     ("tier_prefix", 500, "a multiple of 256 up to 2024"),
     ("break_even_lengths", [256, 1000], "multiples of 256 up to 2024, each once and none the tier_prefix 512"),
     ("break_even_lengths", [512], "multiples of 256 up to 2024, each once and none the tier_prefix 512"),
@@ -139,8 +227,19 @@ def test_a_value_that_cannot_be_used_is_refused(name, value, allowed):
     assert caught.value.allowed == allowed and caught.value.value == value
 
 
-ABOUT = {"block_tokens": 16, "capacity_tokens": 1000, "prompt_tokens": 30, "expected_tokens": 112, "expected_requests": 7}
-PREFIX, SMALL, EQUAL, LARGE = ABOUT, ABOUT | {"working_set_tokens": 500}, ABOUT | {"working_set_tokens": 1000}, ABOUT | {"working_set_tokens": 4000}
+ABOUT = {
+    "block_tokens": 16,
+    "capacity_tokens": 1000,
+    "prompt_tokens": 30,
+    "expected_tokens": 112,
+    "expected_requests": 7,
+}
+PREFIX, SMALL, EQUAL, LARGE = (
+    ABOUT,
+    ABOUT | {"working_set_tokens": 500},
+    ABOUT | {"working_set_tokens": 1000},
+    ABOUT | {"working_set_tokens": 4000},
+)
 VERDICTS = [
     ("prefix", PREFIX, 112, 0, "pass"),
     ("prefix", PREFIX, 96, 0, "fail"),
@@ -179,7 +278,9 @@ def test_prompts_of_another_length_than_asked_fail_the_mechanism():
     cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 31}}
     cell["counters"][vllm.PREFIX_HITS] = 112.0
     [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
-    assert found["outcome"] == "fail" and found["evidence"].startswith("prompts of 31 tokens asked for, 248 in all, 240 read")
+    assert found["outcome"] == "fail" and found["evidence"].startswith(
+        "prompts of 31 tokens asked for, 248 in all, 240 read"
+    )
 
 
 def test_a_gap_that_the_text_explains_is_not_the_client_s():
@@ -199,7 +300,11 @@ def test_the_block_size_is_the_server_s(request):
     assert metrics.block_tokens(metrics.parse("other 1.0\n")) is None
 
 
-CONFIGURATION = "INFO LMCache INFO: LMCache Configuration: {'chunk_size': 256, 'local_cpu': False, 'max_local_cpu_size': '4.0 GB', 'local_disk': 'kv/', 'max_local_disk_size': '24.0 GB', 'remote_url': None, 'extra': {'a': 1}}"
+CONFIGURATION = (
+    "INFO LMCache INFO: LMCache Configuration: {'chunk_size': 256, 'local_cpu': False, "
+    "'max_local_cpu_size': '4.0 GB', 'local_disk': 'kv/', 'max_local_disk_size': '24.0 GB', 'remote_url': "
+    "None, 'extra': {'a': 1}}"
+)
 LMCACHE = [
     ({}, None),
     ({"LMCACHE_MAX_LOCAL_CPU_SIZE": 8}, "max_local_cpu_size 4.0 GB, wanted 8"),
@@ -221,12 +326,17 @@ def test_lmcache_on_a_gpu_has_said_its_settings_in_other_words(gpu, name):
     [log] = (RESULTS_PUBLISHED / "h200x1" / "section-7").glob(f"*/arms/{name}/server.log")
     arm = next(arm for arm in gpu().arms if arm.name == name)
     assert vllm.ineffective(arm, log.read_text()) is None
-    assert vllm.ineffective(replace(arm, environment=arm.environment | {"LMCACHE_CHUNK_SIZE": 64}), log.read_text()) == "chunk_size 256, wanted 64"
+    assert (
+        vllm.ineffective(replace(arm, environment=arm.environment | {"LMCACHE_CHUNK_SIZE": 64}), log.read_text())
+        == "chunk_size 256, wanted 64"
+    )
 
 
 @pytest.fixture
 def beside(cpu, cache, monkeypatch):
-    """The two arms with an LMCache server beside the engine, on a CPU that has it or, with `versions` empty of it, has not."""
+    """The two arms with an LMCache server beside the engine, on a CPU that has it or, with `versions` empty of it, has
+    not.
+    """
 
     def made(versions=("lmcache",)):
         there = Environment("vllm-cpu", ROOT / "python", "3.11", {"vllm": "0.32.0"} | dict.fromkeys(versions, "0.5.6"))
@@ -245,25 +355,67 @@ def test_the_lmcache_server_and_its_engine_have_one_command(beside):
     assert (memory.scratch, disk.scratch, memory.unsupported, disk.unsupported) == (False, True, None, None)
     words = vllm.command(disk, ROOT / "python", 8000)
     before, after = words[: words.index("---")], words[words.index("---") + 1 :]
-    assert before[1:7] == [str(ROOT / "src/serving_study/engine_side/beside.py"), "--name", "lmcache", "--log", "{folder}/lmcache.log", "--"]
+    assert before[1:7] == [
+        str(ROOT / "src/serving_study/engine_side/beside.py"),
+        "--name",
+        "lmcache",
+        "--log",
+        "{folder}/lmcache.log",
+        "--",
+    ]
     given = dict(zip(before[before.index("server") + 1 :: 2], before[before.index("server") + 2 :: 2], strict=True))
-    assert given["--host"] == given["--http-host"] == "127.0.0.1" and (given["--port"], given["--http-port"]) == ("{message_port}", "{http_port}")
-    assert (given["--chunk-size"], given["--supported-transfer-mode"], given["--l1-size-gb"]) == ("128", "engine_driven", "0.25")
-    assert json.loads(given["--l2-adapter"]) == {"type": "fs_native", "base_path": "kv", "max_capacity_gb": 2.0, "eviction": {"eviction_policy": "LRU"}}
-    assert after[1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", disk.model.source] and after[after.index("--port") + 1] == "8000"
+    assert given["--host"] == given["--http-host"] == "127.0.0.1" and (given["--port"], given["--http-port"]) == (
+        "{message_port}",
+        "{http_port}",
+    )
+    assert (given["--chunk-size"], given["--supported-transfer-mode"], given["--l1-size-gb"]) == (
+        "128",
+        "engine_driven",
+        "0.25",
+    )
+    assert json.loads(given["--l2-adapter"]) == {
+        "type": "fs_native",
+        "base_path": "kv",
+        "max_capacity_gb": 2.0,
+        "eviction": {"eviction_policy": "LRU"},
+    }
+    assert (
+        after[1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", disk.model.source]
+        and after[after.index("--port") + 1] == "8000"
+    )
     transfer = json.loads(after[after.index("--kv-transfer-config") + 1])
-    assert transfer == {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"}}
-    assert options.problems(disk, {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"]}, {"lmcache": "0.5.6"}) == []
+    assert transfer == {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"},
+    }
+    assert (
+        options.problems(disk, {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"]}, {"lmcache": "0.5.6"})
+        == []
+    )
 
 
 def test_the_lmcache_server_s_version_is_part_of_what_decides_a_result_and_other_arms_are_as_they_were(beside):
     memory, disk = beside()
-    assert memory.identity()["sidecar"] == {"kind": "lmcache", "version": "0.5.6", "options": {"chunk_size": 128, "supported_transfer_mode": "engine_driven", "l1_size_gb": 2.0, "eviction_policy": "LRU"}}
+    assert memory.identity()["sidecar"] == {
+        "kind": "lmcache",
+        "version": "0.5.6",
+        "options": {
+            "chunk_size": 128,
+            "supported_transfer_mode": "engine_driven",
+            "l1_size_gb": 2.0,
+            "eviction_policy": "LRU",
+        },
+    }
     assert "sidecar" not in replace(memory, sidecar=None).identity()
-    assert [arm.unsupported for arm in beside(versions=())] == ["lmcache is not installed in the engine's environment"] * 2
+    assert [arm.unsupported for arm in beside(versions=())] == [
+        "lmcache is not installed in the engine's environment"
+    ] * 2
     environment = vllm.environment(memory, Host("cpu", "x", 2, 8, 8), ROOT / "python")
     assert environment["LMCACHE_TRACK_USAGE"] == "false" and environment["VLLM_SERVER_DEV_MODE"] == "1"
-    assert "VLLM_SERVER_DEV_MODE" not in vllm.environment(replace(memory, technique="prefix"), Host("cpu", "x", 2, 8, 8), ROOT / "python")
+    assert "VLLM_SERVER_DEV_MODE" not in vllm.environment(
+        replace(memory, technique="prefix"), Host("cpu", "x", 2, 8, 8), ROOT / "python"
+    )
 
 
 FLAGS = [
@@ -277,11 +429,17 @@ FLAGS = [
 def test_old_and_mistyped_flags_of_the_lmcache_server_are_refused_with_their_new_names(beside, name, found, wanted):
     arm = beside()[0]
     arm = replace(arm, sidecar=replace(arm.sidecar, options={name: 1}))
-    accepted = {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"], "lmcache_server": ["--chunk-size", "--l1-size-gb", "--port"]}
+    accepted = {
+        "connectors": ["LMCacheMPConnector"],
+        "lmcache": ["chunk_size"],
+        "lmcache_server": ["--chunk-size", "--l1-size-gb", "--port"],
+    }
     [problem] = options.problems(arm, accepted, {"lmcache": "0.5.6"})
     assert (problem.found, problem.wanted.split(", ")[0]) == (found, wanted) and not problem.ignored
     known = options.problems(arm, {}, {})
-    assert [problem.wanted for problem in known] == ([wanted] if name != "chunk_sizes" else [])  # what is known to be gone, without asking the engine
+    assert [problem.wanted for problem in known] == (
+        [wanted] if name != "chunk_sizes" else []
+    )  # what is known to be gone, without asking the engine
 
 
 EFFECTIVE = [
@@ -290,9 +448,15 @@ EFFECTIVE = [
     ({"l1_size_gb": 2.0}, "l1_size_gb 0.25, wanted 2.0"),
     ({"eviction_policy": "ARC"}, "eviction_policy LRU, wanted ARC"),
     ({"cpu_buffer_size": 2}, "cpu_buffer_size not there, wanted 2"),
-    ({"l2_adapter": {"type": "fs_native", "base_path": "kv", "max_capacity": 2.0}}, "l2_adapter.max_capacity not there, wanted 2.0"),
+    (
+        {"l2_adapter": {"type": "fs_native", "base_path": "kv", "max_capacity": 2.0}},
+        "l2_adapter.max_capacity not there, wanted 2.0",
+    ),
     ({"l2_adapter": {"type": "fs_native", "base_path": "elsewhere"}}, "l2_adapter.base_path kv, wanted elsewhere"),
-    ({"l2_adapter": {"type": "fs_native", "eviction": {"eviction_policy": "ARC"}}}, "l2_adapter.eviction_config {}, wanted {'eviction_policy': 'ARC'}"),
+    (
+        {"l2_adapter": {"type": "fs_native", "eviction": {"eviction_policy": "ARC"}}},
+        "l2_adapter.eviction_config {}, wanted {'eviction_policy': 'ARC'}",
+    ),
 ]
 
 
@@ -302,7 +466,11 @@ def test_the_lmcache_server_has_the_settings_that_it_was_given(beside, changed, 
     arm = beside()[1]
     arm = replace(arm, sidecar=replace(arm.sidecar, options=arm.sidecar.options | changed))
     found = vllm.ineffective(arm, log)
-    assert found == problem if problem is None or "{}" not in problem else found.startswith(problem.split("{}")[0]) and found.endswith(problem.split("{}")[1])
+    assert (
+        found == problem
+        if problem is None or "{}" not in problem
+        else found.startswith(problem.split("{}")[0]) and found.endswith(problem.split("{}")[1])
+    )
     assert vllm.ineffective(arm, log.replace("beside: ", "")) == "the LMCache server did not say its configuration"
 
 
@@ -316,34 +484,68 @@ def test_bytes_of_an_lmcache_server_are_its_pieces(beside):
     memory, disk = beside()
     token = 2 * 30 * 3 * 64 * 4  # keys and values, layers, heads of the cache, width, float32
     assert tiers.token_bytes(disk) == token == 46080
-    before, after = looks(sidecar=[(vllm.CHUNKS_WRITTEN, 10)]), looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30), (vllm.CHUNKS_TO_DISK, 12), (vllm.CHUNKS_FROM_DISK, 8)])
+    before, after = (
+        looks(sidecar=[(vllm.CHUNKS_WRITTEN, 10)]),
+        looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30), (vllm.CHUNKS_TO_DISK, 12), (vllm.CHUNKS_FROM_DISK, 8)]),
+    )
     found = tiers.moved(disk, before, after, external_tokens=2048.0)
-    assert found["tiers"] == {"memory": {"in_bytes": 12 * 128 * token, "out_bytes": 2048 * token}, "disk": {"in_bytes": 12 * 128 * token, "out_bytes": 8 * 128 * token}}
+    assert found["tiers"] == {
+        "memory": {"in_bytes": 12 * 128 * token, "out_bytes": 2048 * token},
+        "disk": {"in_bytes": 12 * 128 * token, "out_bytes": 8 * 128 * token},
+    }
     assert (found["in_bytes"], found["out_bytes"]) == (12 * 128 * token, 2048 * token)
-    assert list(tiers.moved(memory, before, looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30)]), external_tokens=0.0)["tiers"]) == ["memory"]
+    assert list(
+        tiers.moved(memory, before, looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30)]), external_tokens=0.0)["tiers"]
+    ) == ["memory"]
 
 
 def test_bytes_of_other_tiers_are_the_engine_s_the_log_s_or_the_disk_s(gpu):
     arms = {arm.name: arm for arm in gpu(tiers=list(kv_cache.TIERS)).arms}
     token = 2 * 28 * 4 * 128 * 2
-    engine = tiers.moved(arms["cpu-offload"], looks([(vllm.STORED_BYTES, 5)]), looks([(vllm.STORED_BYTES, 25), (vllm.LOADED_BYTES, 7)]), external_tokens=1.0)
-    assert engine["tiers"] == {"memory": {"in_bytes": 20, "out_bytes": 7}} and engine["counted"] == "bytes by the engine"
+    engine = tiers.moved(
+        arms["cpu-offload"],
+        looks([(vllm.STORED_BYTES, 5)]),
+        looks([(vllm.STORED_BYTES, 25), (vllm.LOADED_BYTES, 7)]),
+        external_tokens=1.0,
+    )
+    assert (
+        engine["tiers"] == {"memory": {"in_bytes": 20, "out_bytes": 7}} and engine["counted"] == "bytes by the engine"
+    )
     inside = tiers.moved(arms["lmcache-cpu"], looks(stored=256), looks(stored=1024), external_tokens=512.0)
     assert inside["tiers"] == {"memory": {"in_bytes": 768 * token, "out_bytes": 512 * token}}
-    both = tiers.moved(arms["lmcache-cpu-disk"], looks(stored=0, files=0), looks(stored=512, files=900), external_tokens=512.0)
-    assert both["tiers"] == {"memory": {"in_bytes": 512 * token, "out_bytes": None}, "disk": {"in_bytes": 900, "out_bytes": None}} and both["out_bytes"] == 512 * token
+    both = tiers.moved(
+        arms["lmcache-cpu-disk"], looks(stored=0, files=0), looks(stored=512, files=900), external_tokens=512.0
+    )
+    assert (
+        both["tiers"]
+        == {"memory": {"in_bytes": 512 * token, "out_bytes": None}, "disk": {"in_bytes": 900, "out_bytes": None}}
+        and both["out_bytes"] == 512 * token
+    )
     files = tiers.moved(arms["files"], looks(files=100), looks(files=300), external_tokens=256.0)
-    assert files["tiers"] == {"disk": {"in_bytes": 200, "out_bytes": 256 * token}} and files["counted"] == "files weighed, tokens given back by the engine"
+    assert (
+        files["tiers"] == {"disk": {"in_bytes": 200, "out_bytes": 256 * token}}
+        and files["counted"] == "files weighed, tokens given back by the engine"
+    )
     assert tiers.token_bytes(arms["fp8-cpu-offload"]) == token // 2
     assert tiers.moved(arms["device-only"], None, None, external_tokens=None) is None
 
 
 def test_bytes_stand_in_the_certificate_and_hits_without_any_fail_it():
     cell, requests = good()
-    cell |= {"technique": "offload", "reuse": LARGE, "moved": {"out_bytes": 2**20, "tiers": {"memory": {"in_bytes": 2**21, "out_bytes": 2**20}, "disk": {"in_bytes": None, "out_bytes": 0}}}}
+    cell |= {
+        "technique": "offload",
+        "reuse": LARGE,
+        "moved": {
+            "out_bytes": 2**20,
+            "tiers": {"memory": {"in_bytes": 2**21, "out_bytes": 2**20}, "disk": {"in_bytes": None, "out_bytes": 0}},
+        },
+    }
     cell["counters"] |= {vllm.PREFIX_HITS: 0.0, vllm.EXTERNAL_HITS: 112.0}
     [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
-    assert found["outcome"] == "pass" and "; memory: 2.0 MiB in and 1.0 MiB out; disk: unknown in and 0.0 MiB out" in found["evidence"]
+    assert (
+        found["outcome"] == "pass"
+        and "; memory: 2.0 MiB in and 1.0 MiB out; disk: unknown in and 0.0 MiB out" in found["evidence"]
+    )
     cell["moved"]["out_bytes"] = 0
     [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     assert found["outcome"] == "fail" and found["evidence"].endswith("hits were counted and nothing came back")
@@ -351,13 +553,22 @@ def test_bytes_stand_in_the_certificate_and_hits_without_any_fail_it():
 
 def test_the_reference_study_s_requests():
     table = prefixes.published().set_index("arm")
-    assert table.loc["prefix-cache", "gain"] == pytest.approx(10.01, abs=0.01) and table.loc["no-prefix-cache", "gain"] == pytest.approx(0.99, abs=0.001)
+    assert table.loc["prefix-cache", "gain"] == pytest.approx(10.01, abs=0.01) and table.loc[
+        "no-prefix-cache", "gain"
+    ] == pytest.approx(0.99, abs=0.001)
     assert table["warm_ms"].round(1).tolist() == [76.2, 768.8]
 
 
 def test_frames_of_nothing_are_empty(tmp_path):
     frame = pandas.DataFrame([], columns=[*store.CELL_COLUMNS, "file"])
-    for make in (prefixes.requests, prefixes.sequence, prefixes.gains, prefixes.tiers, prefixes.by_source, prefixes.by_length):
+    for make in (
+        prefixes.requests,
+        prefixes.sequence,
+        prefixes.gains,
+        prefixes.tiers,
+        prefixes.by_source,
+        prefixes.by_length,
+    ):
         assert make(frame).empty
     assert prefixes.finding(frame) == "There is nothing to compare yet."
 
@@ -366,37 +577,82 @@ COMPUTED = {256: 10.0, 1024: 40.0, 4096: 160.0}
 BREAK_EVEN = [
     ("crosses", {256: 20.0, 1024: 30.0, 4096: 70.0}, 640.0, "from prefixes of about 640 tokens on"),
     ("pays everywhere", {256: 5.0, 1024: 6.0, 4096: 10.0}, None, "from the shortest measured, 256 tokens, on"),
-    ("never pays", {256: 20.0, 1024: 80.0, 4096: 320.0}, None, "from no length that was measured, the longest being 4,096 tokens"),
-    ("pays, loses, and pays again", {256: 5.0, 1024: 50.0, 4096: 130.0}, 1024 + 3072 * 10 / 40, "from prefixes of about 1,792 tokens on"),
-    ("pays and then loses", {256: 5.0, 1024: 30.0, 4096: 170.0}, None, "from no length that was measured, the longest being 4,096 tokens"),
+    (
+        "never pays",
+        {256: 20.0, 1024: 80.0, 4096: 320.0},
+        None,
+        "from no length that was measured, the longest being 4,096 tokens",
+    ),
+    (
+        "pays, loses, and pays again",
+        {256: 5.0, 1024: 50.0, 4096: 130.0},
+        1024 + 3072 * 10 / 40,
+        "from prefixes of about 1,792 tokens on",
+    ),
+    (
+        "pays and then loses",
+        {256: 5.0, 1024: 30.0, 4096: 170.0},
+        None,
+        "from no length that was measured, the longest being 4,096 tokens",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("restored", "measured", "words"), [row[1:] for row in BREAK_EVEN], ids=[row[0] for row in BREAK_EVEN])
+@pytest.mark.parametrize(
+    ("restored", "measured", "words"), [row[1:] for row in BREAK_EVEN], ids=[row[0] for row in BREAK_EVEN]
+)
 def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored, measured, words):
-    rows = [{"arm": "device-only", "prefix_tokens": length, "ttft_ms": ms + about, "source": "recompute"} for length, ms in COMPUTED.items() for about in (-1.0, 0.0, 5.0)]
-    rows += [{"arm": "cpu-offload", "prefix_tokens": length, "ttft_ms": ms, "source": "external"} for length, ms in restored.items()]
+    rows = [
+        {"arm": "device-only", "prefix_tokens": length, "ttft_ms": ms + about, "source": "recompute"}
+        for length, ms in COMPUTED.items()
+        for about in (-1.0, 0.0, 5.0)
+    ]
+    rows += [
+        {"arm": "cpu-offload", "prefix_tokens": length, "ttft_ms": ms, "source": "external"}
+        for length, ms in restored.items()
+    ]
     rows += [{"arm": "cpu-offload", "prefix_tokens": 4096, "ttft_ms": 999.0, "source": "recompute"}]  # its first round
     monkeypatch.setattr(prefixes, "requests", lambda frame: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0))
     table = prefixes.by_length(None)
-    assert table["computed_ms"].tolist() == [10.0, 40.0, 160.0] and table["gain"].tolist() == [COMPUTED[length] / ms for length, ms in restored.items()]
+    assert table["computed_ms"].tolist() == [10.0, 40.0, 160.0] and table["gain"].tolist() == [
+        COMPUTED[length] / ms for length, ms in restored.items()
+    ]
     token = 2 * 28 * 4 * 128 * 2
     cell = tmp_path / "cell.json"
-    store.write(cell, {"host": "h200x1", "model": "Qwen/Qwen2.5-7B-Instruct", "counters": {vllm.EXTERNAL_HITS: 10.0}, "moved": {"out_bytes": 10 * token, "tiers": {"memory": {}}}})
-    [found] = prefixes.break_even(pandas.DataFrame({"arm": ["device-only", "cpu-offload"], "file": [tmp_path / "none", cell]})).itertuples()
-    assert (None if pandas.isna(found.measured) else found.measured) == (measured if measured is None else pytest.approx(measured)) and prefixes.break_even_words(found) == words
+    store.write(
+        cell,
+        {
+            "host": "h200x1",
+            "model": "Qwen/Qwen2.5-7B-Instruct",
+            "counters": {vllm.EXTERNAL_HITS: 10.0},
+            "moved": {"out_bytes": 10 * token, "tiers": {"memory": {}}},
+        },
+    )
+    [found] = prefixes.break_even(
+        pandas.DataFrame({"arm": ["device-only", "cpu-offload"], "file": [tmp_path / "none", cell]})
+    ).itertuples()
+    assert (None if pandas.isna(found.measured) else found.measured) == (
+        measured if measured is None else pytest.approx(measured)
+    ) and prefixes.break_even_words(found) == words
     took_s = (restored[4096] - restored[256]) / 1000
     assert found.gb_s == pytest.approx(token * 3840 / took_s / 1e9)
     assert found.predicted == prefixes.predicted(gpu()).set_index("what")["value"]["cpu_break_even_tokens"]
 
 
 def test_one_length_of_prefix_tells_nothing_of_where_a_tier_begins_to_pay(monkeypatch):
-    rows = [{"arm": arm, "prefix_tokens": 512, "ttft_ms": 9.0, "source": source} for arm, source in (("device-only", "recompute"), ("cpu-offload", "external"))]
+    rows = [
+        {"arm": arm, "prefix_tokens": 512, "ttft_ms": 9.0, "source": source}
+        for arm, source in (("device-only", "recompute"), ("cpu-offload", "external"))
+    ]
     monkeypatch.setattr(prefixes, "requests", lambda frame: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0))
     assert len(prefixes.by_length(None)) == 1 and prefixes.break_even(None).empty
 
 
 def test_a_prediction_where_the_host_is_known(gpu, cpu, cache):
     table = prefixes.predicted(gpu()).set_index("what")["value"]
-    assert table["cached_tokens"] == 2992 and table["cold_ms"] > table["warm_ms"] and table["gain"] == pytest.approx(table["cold_ms"] / table["warm_ms"])
+    assert (
+        table["cached_tokens"] == 2992
+        and table["cold_ms"] > table["warm_ms"]
+        and table["gain"] == pytest.approx(table["cold_ms"] / table["warm_ms"])
+    )
     assert prefixes.predicted(sections.plan(7, dry=True)).empty

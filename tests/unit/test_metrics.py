@@ -26,7 +26,13 @@ def test_the_difference_is_the_cells_alone():
     assert counts[vllm.PROMPT_TOKENS] == 549 - 65 and counts[vllm.GENERATION_TOKENS] == 104 - 40
     assert counts[vllm.REQUESTS] == 4 and counts["finished"] == {"length": 4}
     assert (counts[vllm.DRAFTS], counts[vllm.DRAFTED], counts[vllm.ACCEPTED]) == (8, 24, 6)
-    assert counts[vllm.PREFIX_HITS] == counts[vllm.PREFIX_QUERIES] == counts[vllm.EXTERNAL_HITS] == counts[vllm.PREEMPTIONS] == 0
+    assert (
+        counts[vllm.PREFIX_HITS]
+        == counts[vllm.PREFIX_QUERIES]
+        == counts[vllm.EXTERNAL_HITS]
+        == counts[vllm.PREEMPTIONS]
+        == 0
+    )
     ttft = counts["vllm:time_to_first_token_seconds"]
     assert ttft["count"] == 4 and ttft["sum_s"] == pytest.approx(12.5087308883667 - 5.936912536621094)
 
@@ -48,7 +54,14 @@ def test_a_counter_that_appears_in_between_counts_from_zero():
 
 def test_acceptance_is_accepted_over_drafted_without_the_bonus_token():
     found = metrics.acceptance(*NGRAM)
-    assert found == {"drafts": 8, "drafted_tokens": 24, "accepted_tokens": 6, "acceptance_rate": 6 / 24, "acceptance_length": 1 + 6 / 8, "acceptance_by_position": [4 / 8, 2 / 8, 0.0]}
+    assert found == {
+        "drafts": 8,
+        "drafted_tokens": 24,
+        "accepted_tokens": 6,
+        "acceptance_rate": 6 / 24,
+        "acceptance_length": 1 + 6 / 8,
+        "acceptance_by_position": [4 / 8, 2 / 8, 0.0],
+    }
     assert sum(found["acceptance_by_position"]) / 3 == found["acceptance_rate"]
 
 
@@ -60,14 +73,32 @@ def test_positions_are_in_numerical_order():
     def text(scale):
         rows = [f'x_per_pos_total{{position="{position}"}} {scale * (20 - position)}' for position in range(12)]
         rows = [row.replace("x_per_pos_total", vllm.ACCEPTED_PER_POSITION) for row in rows]
-        return metrics.parse("\n".join([f"{vllm.DRAFTS} {scale * 20}", f"{vllm.DRAFTED} {scale * 240}", f"{vllm.ACCEPTED} {scale * 174}", *rows]) + "\n")
+        return metrics.parse(
+            "\n".join(
+                [
+                    f"{vllm.DRAFTS} {scale * 20}",
+                    f"{vllm.DRAFTED} {scale * 240}",
+                    f"{vllm.ACCEPTED} {scale * 174}",
+                    *rows,
+                ]
+            )
+            + "\n"
+        )
 
-    assert metrics.acceptance(text(0), text(1))["acceptance_by_position"] == [(20 - position) / 20 for position in range(12)]
+    assert metrics.acceptance(text(0), text(1))["acceptance_by_position"] == [
+        (20 - position) / 20 for position in range(12)
+    ]
 
 
 def test_labels_are_summed():
-    found = metrics.parse('# TYPE a counter\na_total{engine="0",x="p"} 1\na_total{engine="1",x="p"} 2\na_total{engine="0",x="q"} 4\n')
-    assert found.total("a_total") == 7 and found.by_label("a_total", "x") == {"p": 3, "q": 4} and found.by_label("a_total", "y") == {}
+    found = metrics.parse(
+        '# TYPE a counter\na_total{engine="0",x="p"} 1\na_total{engine="1",x="p"} 2\na_total{engine="0",x="q"} 4\n'
+    )
+    assert (
+        found.total("a_total") == 7
+        and found.by_label("a_total", "x") == {"p": 3, "q": 4}
+        and found.by_label("a_total", "y") == {}
+    )
     assert found.total("b_total") is None
 
 
@@ -105,7 +136,9 @@ def test_scraping(page):
     assert metrics.scrape(url) == NGRAM[1]
 
 
-@pytest.mark.parametrize(("status", "body"), [(500, b"x"), (404, b""), (200, b"<html>a page {of something} else</html>"), (200, b"\xff\xfe")])
+@pytest.mark.parametrize(
+    ("status", "body"), [(500, b"x"), (404, b""), (200, b"<html>a page {of something} else</html>"), (200, b"\xff\xfe")]
+)
 def test_what_is_no_metrics_page_is_an_error(page, status, body):
     content, url = page
     content.update(status=status, body=body)

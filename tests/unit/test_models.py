@@ -76,7 +76,11 @@ def test_the_embedded_model_and_its_cuts(tokenizer, monkeypatch):
     asked = []
     monkeypatch.setattr(embedded, "first_layers", lambda folder, count: asked.append((folder, count)) or folder)
     cut = models.resolve(f"{embedded.NAME}-first-4-layers")
-    assert asked == [(tokenizer, 4)] and cut.name == f"{embedded.NAME}-first-4-layers" and cut.revision == embedded.REQUIREMENT
+    assert (
+        asked == [(tokenizer, 4)]
+        and cut.name == f"{embedded.NAME}-first-4-layers"
+        and cut.revision == embedded.REQUIREMENT
+    )
 
 
 def test_a_hub_model_is_taken_at_its_pinned_revision(tmp_path, monkeypatch):
@@ -84,8 +88,16 @@ def test_a_hub_model_is_taken_at_its_pinned_revision(tmp_path, monkeypatch):
     folder = local(tmp_path, "snapshot", 152064, b"x")
     calls = hub(monkeypatch, 0, out=f"a warning\n{folder}\n")
     found = models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
-    assert (found.weights, found.revision, found.vocab_size) == ("real", models.REVISIONS["Qwen/Qwen2.5-7B-Instruct"], 152064)
-    assert found.revision in calls[0][0][2] and "local_files_only" not in calls[0][0][2] and calls[0][0][0] == ENVIRONMENT.python
+    assert (found.weights, found.revision, found.vocab_size) == (
+        "real",
+        models.REVISIONS["Qwen/Qwen2.5-7B-Instruct"],
+        152064,
+    )
+    assert (
+        found.revision in calls[0][0][2]
+        and "local_files_only" not in calls[0][0][2]
+        and calls[0][0][0] == ENVIRONMENT.python
+    )
     assert models.resolve("someone/else", environment=ENVIRONMENT).revision == "snapshot"
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     models.resolve("someone/else", environment=ENVIRONMENT)
@@ -103,18 +115,25 @@ def test_out_of_reach_falls_back_to_random_weights_of_the_true_shape(tokenizer, 
 
 def test_random_weights_as_asked_ask_no_hub(tokenizer, monkeypatch):
     calls = hub(monkeypatch, 0)
-    assert models.resolve("Qwen/Qwen2.5-0.5B-Instruct", environment=ENVIRONMENT, random_weights=True).weights == "random"
+    assert (
+        models.resolve("Qwen/Qwen2.5-0.5B-Instruct", environment=ENVIRONMENT, random_weights=True).weights == "random"
+    )
     assert calls == []
 
 
 def test_out_of_reach_and_of_unknown_shape(tokenizer, monkeypatch):
     hub(monkeypatch, 1, err="ConnectionError")
-    with pytest.raises(ModelError, match="cannot be fetched, and its shape does not ship with the book: someone/else") as caught:
+    with pytest.raises(
+        ModelError, match="cannot be fetched, and its shape does not ship with the book: someone/else"
+    ) as caught:
         models.resolve("someone/else", environment=ENVIRONMENT)
     assert "qwen2.5-7b-instruct" in caught.value.allowed
 
 
-@pytest.mark.parametrize("answer", ["huggingface_hub.errors.RepositoryNotFoundError: 401", "GatedRepoError: 403", "RevisionNotFoundError: 404"])
+@pytest.mark.parametrize(
+    "answer",
+    ["huggingface_hub.errors.RepositoryNotFoundError: 401", "GatedRepoError: 403", "RevisionNotFoundError: 404"],
+)
 def test_what_the_hub_refuses_is_not_replaced_by_random_weights(tokenizer, monkeypatch, answer):
     hub(monkeypatch, 1, err=answer)
     with pytest.raises(ModelError, match="the hub does not give this model") as caught:
@@ -124,7 +143,12 @@ def test_what_the_hub_refuses_is_not_replaced_by_random_weights(tokenizer, monke
 
 def test_planning_makes_nothing(cache, monkeypatch):
     monkeypatch.setattr(embedded, "folder", lambda say=print: pytest.fail("the model was made"))
-    for name, vocabulary in (("Qwen/Qwen2.5-7B-Instruct", 152064), ("Qwen/Qwen2.5-0.5B-Instruct", 151936), (embedded.NAME, 49152), (f"{embedded.NAME}-first-4-layers", 49152)):
+    for name, vocabulary in (
+        ("Qwen/Qwen2.5-7B-Instruct", 152064),
+        ("Qwen/Qwen2.5-0.5B-Instruct", 151936),
+        (embedded.NAME, 49152),
+        (f"{embedded.NAME}-first-4-layers", 49152),
+    ):
         assert models.planned(name).vocab_size == vocabulary
     assert models.planned("someone/else") is None and not (cache / "models").exists()
 
@@ -162,7 +186,9 @@ def test_identity_tells_checkpoints_and_shapes_apart_but_not_places(tmp_path):
 def test_the_end_of_a_large_file_counts(tmp_path):
     digests = set()
     for name, last in (("a", b"1"), ("b", b"2")):
-        digests.add(models.resolve(str(local(tmp_path, name, weights=b"0" * (3 << 20) + last))).identity()["weights_digest"])
+        digests.add(
+            models.resolve(str(local(tmp_path, name, weights=b"0" * (3 << 20) + last))).identity()["weights_digest"]
+        )
     assert len(digests) == 2
 
 

@@ -25,7 +25,9 @@ def code(file):
 def test_a_source_has_no_outputs_and_few_lines(file):
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code(file))
     assert sum(len("".join(cell["source"]).splitlines()) for cell in code(file)) <= 120
-    assert not re.search(r"^\s*(def |class |!pip)", "\n".join("".join(cell["source"]) for cell in code(file)), re.MULTILINE)
+    assert not re.search(
+        r"^\s*(def |class |!pip)", "\n".join("".join(cell["source"]) for cell in code(file)), re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
@@ -42,5 +44,9 @@ def test_the_header_of_section_3_is_the_plans():
 def test_a_chapter_ran_to_its_end_and_is_of_its_source(file):
     assert not [output for cell in code(file) for output in cell["outputs"] if output["output_type"] == "error"]
     source = {"".join(cell["source"]) for cell in cells(paths.NOTEBOOKS / file.name)}
-    changed = [cell for cell in cells(file) if "".join(cell["source"]) not in source and "injected-parameters" not in cell["metadata"].get("tags", [])]
+    changed = [
+        cell
+        for cell in cells(file)
+        if "".join(cell["source"]) not in source and "injected-parameters" not in cell["metadata"].get("tags", [])
+    ]
     assert not changed, f"{file.name} is not of its source as it is now; next: make run SECTION={int(file.name[:2])}"

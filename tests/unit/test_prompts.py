@@ -1,4 +1,6 @@
-"""data/prompts: the committed conversations are what their script makes, in ShareGPT's format, with the spread they claim."""
+"""data/prompts: the committed conversations are what their script makes, in ShareGPT's format, with the spread they
+claim.
+"""
 
 import hashlib
 import json
@@ -43,7 +45,9 @@ def test_is_sharegpt_format():
         for turn in turns:
             assert set(turn) == {"from", "value"}
             assert turn["value"] and turn["value"] == turn["value"].strip(), conversation["id"]
-            assert not any(rest in turn["value"] for rest in ("{", "}")) or "```" in turn["value"], "an unfilled template"
+            assert not any(rest in turn["value"] for rest in ("{", "}")) or "```" in turn["value"], (
+                "an unfilled template"
+            )
 
 
 def test_count_and_uniqueness():
@@ -58,16 +62,26 @@ def test_count_and_uniqueness():
 @pytest.mark.parametrize(
     ("texts", "q", "low", "high"),
     [
-        (PROMPTS, 0, 3, 8), (PROMPTS, 0.25, 12, 25), (PROMPTS, 0.5, 25, 40), (PROMPTS, 0.75, 45, 100), (PROMPTS, 1, 400, 700),
-        (ANSWERS, 0, 3, 10), (ANSWERS, 0.25, 50, 90), (ANSWERS, 0.5, 100, 150), (ANSWERS, 0.75, 140, 220), (ANSWERS, 1, 400, 600),
+        (PROMPTS, 0, 3, 8),
+        (PROMPTS, 0.25, 12, 25),
+        (PROMPTS, 0.5, 25, 40),
+        (PROMPTS, 0.75, 45, 100),
+        (PROMPTS, 1, 400, 700),
+        (ANSWERS, 0, 3, 10),
+        (ANSWERS, 0.25, 50, 90),
+        (ANSWERS, 0.5, 100, 150),
+        (ANSWERS, 0.75, 140, 220),
+        (ANSWERS, 1, 400, 600),
     ],
-)  # fmt: skip
+)
 def test_spread_of_lengths_in_words(script, texts, q, low, high):
     assert low <= script["quantile"]([len(text.split()) for text in texts], q) <= high
 
 
 def test_passes_the_filter_of_vllm_bench():
-    """At least 4 tokens each, at most 1,024 in the prompt and 2,048 in both; a token is at least a digit or about 3 letters."""
+    """At least 4 tokens each, at most 1,024 in the prompt and 2,048 in both; a token is at least a digit or about 3
+    letters.
+    """
 
     def most_tokens(text):
         return len(text) / 3.6 + sum(c.isdigit() for c in text)

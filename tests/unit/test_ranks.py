@@ -15,28 +15,46 @@ from serving_study.certificates import FAIL, PASS, UNKNOWN
 from serving_study.hosts import Gpu, Host
 
 TWO_GPUS = {"samples": 5, "cpu_steal": 0.0, "gpus": [GPU["gpus"][0] | {"index": index} for index in range(2)]}
-TITLED = "import subprocess, sys; children = [subprocess.Popen([title, '-c', 'input()'], executable=sys.executable) for title in sys.argv[1:]]; print(flush=True); input()"
+TITLED = (
+    "import subprocess, sys; children = [subprocess.Popen([title, '-c', 'input()'], "
+    "executable=sys.executable) for title in sys.argv[1:]]; print(flush=True); input()"
+)
 
 
 def judged(about, machine=None, concurrency=2, speculation=None):
     cell, requests = good()
-    cell |= {"technique": "parallel", "ranks": about, "concurrency": concurrency, "speculation": speculation or {}} | ({"machine": machine} if machine else {})
+    cell |= {"technique": "parallel", "ranks": about, "concurrency": concurrency, "speculation": speculation or {}} | (
+        {"machine": machine} if machine else {}
+    )
     [check] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     return check["outcome"], check["evidence"]
 
 
 def asked(wanted=2, copies=1, cpu_s=(3.0, 2.9), **about):
-    return {"wanted": wanted, "copies": copies, "processes": [{"name": f"VLLM::Worker_TP{rank}", "cpu_s": seconds} for rank, seconds in enumerate(cpu_s)]} | about
+    return {
+        "wanted": wanted,
+        "copies": copies,
+        "processes": [{"name": f"VLLM::Worker_TP{rank}", "cpu_s": seconds} for rank, seconds in enumerate(cpu_s)],
+    } | about
 
 
 def gpus(*utilisation):
-    return TWO_GPUS | {"gpus": [gpu | {"mean_utilisation": share} for gpu, share in zip(TWO_GPUS["gpus"], utilisation, strict=True)]}
+    return TWO_GPUS | {
+        "gpus": [gpu | {"mean_utilisation": share} for gpu, share in zip(TWO_GPUS["gpus"], utilisation, strict=True)]
+    }
 
 
 def test_ranks_that_all_took_part():
-    assert judged(asked()) == (PASS, "2 of 2 ranks have a process; 2 active, 2 needed (Worker_TP0 3.0 s of processor, Worker_TP1 2.9 s of processor)")
+    assert judged(asked()) == (
+        PASS,
+        "2 of 2 ranks have a process; 2 active, 2 needed (Worker_TP0 3.0 s of processor, Worker_TP1 2.9 s "
+        "of processor)",
+    )
     outcome, evidence = judged(asked(nvlink_bytes={"0": {"sent": 3 * 2**30, "received": 2**30}}), gpus(96.0, 94.0))
-    assert (outcome, evidence) == (PASS, "2 of 2 ranks have a process; 2 active, 2 needed (GPUs at 96 %, 94 %; GPU 0 sent 3.00 GiB over NVLink)")
+    assert (outcome, evidence) == (
+        PASS,
+        "2 of 2 ranks have a process; 2 active, 2 needed (GPUs at 96 %, 94 %; GPU 0 sent 3.00 GiB over NVLink)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +64,11 @@ def test_ranks_that_all_took_part():
         (asked(cpu_s=(3.0,)), None, "1 of 2 ranks have a process"),
         (asked(cpu_s=(3.0, 2.0, 1.0)), None, "3 of 2 ranks have a process"),
         (asked(), gpus(97.0, 0.0), "1 active, 2 needed (GPUs at 97 %, 0 %)"),
-        (asked(wanted=1, cpu_s=(1.0, 1.0)), gpus(97.0, 0.0), "2 of 1 ranks have a process; 1 active, 1 needed (GPUs at 97 %)"),
+        (
+            asked(wanted=1, cpu_s=(1.0, 1.0)),
+            gpus(97.0, 0.0),
+            "2 of 1 ranks have a process; 1 active, 1 needed (GPUs at 97 %)",
+        ),
     ],
 )
 def test_a_rank_that_is_missing_or_idle(about, machine, words):
@@ -82,7 +104,10 @@ def test_a_split_arm_makes_no_drafts():
 @pytest.mark.parametrize(
     ("titles", "found"),
     [
-        (["VLLM::EngineCore", "VLLM::Worker_TP0", "VLLM::Worker_TP1", "other"], ["VLLM::Worker_TP0", "VLLM::Worker_TP1"]),
+        (
+            ["VLLM::EngineCore", "VLLM::Worker_TP0", "VLLM::Worker_TP1", "other"],
+            ["VLLM::Worker_TP0", "VLLM::Worker_TP1"],
+        ),
         (["VLLM::EngineCore_DP0", "VLLM::EngineCore_DP1"], ["VLLM::EngineCore_DP0", "VLLM::EngineCore_DP1"]),
         (["python"], []),
     ],
@@ -93,9 +118,14 @@ def test_processes_are_told_by_their_titles(titles, found):
         server.stdout.readline()
         before = ranks.count(server.pid, HOST)
         assert sorted(about["name"] for about in before["processes"].values()) == found and before["nvlink"] == {}
-        after = {"processes": {pid: about | {"cpu_s": about["cpu_s"] + 2.0} for pid, about in before["processes"].items()}, "nvlink": {}}
+        after = {
+            "processes": {pid: about | {"cpu_s": about["cpu_s"] + 2.0} for pid, about in before["processes"].items()},
+            "nvlink": {},
+        }
         seen = ranks.difference(Arm("a", None, options={"tensor_parallel_size": 2}), before, after)
-        assert (seen["wanted"], seen["copies"]) == (2, 1) and [row["cpu_s"] for row in seen["processes"]] == [2.0] * len(found)
+        assert (seen["wanted"], seen["copies"]) == (2, 1) and [row["cpu_s"] for row in seen["processes"]] == [
+            2.0
+        ] * len(found)
     finally:
         children = psutil.Process(server.pid).children()
         for process in children:
@@ -112,13 +142,17 @@ def nvml(monkeypatch, counted, supported=True):
     for name in ("nvmlInit", "nvmlShutdown"):
         monkeypatch.setattr(pynvml, name, lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda handle, fields: [value(next(values)) for _ in fields])
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetFieldValues", lambda handle, fields: [value(next(values)) for _ in fields]
+    )
 
 
 def test_bytes_over_nvlink_are_a_difference(monkeypatch):
     host = Host("fakex1", "a processor", 2, 8.0, 8.0, (Gpu(0, "Fake", 80.0, 80.0, "9.0"),))
     nvml(monkeypatch, [100, 50, 1124, 60])
     before, after = ({"processes": {}, "nvlink": ranks.nvlink(host)} for _ in range(2))
-    assert ranks.difference(Arm("a", None), before, after)["nvlink_bytes"] == {"0": {"sent": 2**20, "received": 10 * 1024}}
+    assert ranks.difference(Arm("a", None), before, after)["nvlink_bytes"] == {
+        "0": {"sent": 2**20, "received": 10 * 1024}
+    }
     nvml(monkeypatch, [1, 2], supported=False)
     assert ranks.nvlink(host) == {}

@@ -1,4 +1,6 @@
-"""The reference figures: complete, as printed, consistent with the study's own percentages; malformed files are refused."""
+"""The reference figures: complete, as printed, consistent with the study's own percentages; malformed files are
+refused.
+"""
 
 import csv
 import math
@@ -11,7 +13,8 @@ from serving_study.errors import ParameterError, StoreError
 
 SECTIONS = (3, 5, 7)
 
-# Every change against the first arm that the study prints, in per cent: {(section, metric, baseline): {arm: {concurrency: change}}}.
+# Every change against the first arm that the study prints, in per cent: {(section, metric, baseline): {arm:
+# {concurrency: change}}}.
 PRINTED_CHANGES = {
     (3, "total_token_throughput", "baseline"): {
         "ngram-k3": {1: 18, 4: 12, 16: 11, 64: 31},
@@ -90,7 +93,17 @@ def test_header_and_keys_on_disk(section):
 
 
 def test_the_whole_is_the_sections_in_order(figures):
-    assert list(figures.columns) == ["section", "host", "model", "arm", "concurrency", "request", "metric", "value", "text"]
+    assert list(figures.columns) == [
+        "section",
+        "host",
+        "model",
+        "arm",
+        "concurrency",
+        "request",
+        "metric",
+        "value",
+        "text",
+    ]
     assert figures["section"].value_counts().to_dict() == {3: 96, 5: 109, 7: 40}
     assert figures["section"].is_monotonic_increasing
     assert not figures.duplicated(reference.KEY).any()
@@ -175,7 +188,14 @@ def test_an_arm_that_failed_has_no_figure_of_a_running_server(figures):
     failed = figures[figures["text"].eq("failed: out of memory").fillna(False)]
     for row in failed.itertuples():
         metrics = set(figures.loc[(figures["host"] == row.host) & (figures["arm"] == row.arm), "metric"])
-        assert metrics <= {"start_outcome", "failure_s", "oom_tried_mib", "oom_capacity_gib", "oom_free_mib", "oom_in_use_gib"}
+        assert metrics <= {
+            "start_outcome",
+            "failure_s",
+            "oom_tried_mib",
+            "oom_capacity_gib",
+            "oom_free_mib",
+            "oom_in_use_gib",
+        }
 
 
 def interval(section, host, metric, arm, concurrency):
@@ -208,7 +228,9 @@ def test_four_gpus_hold_18_7_times_the_kv_tokens_of_one(host):
 
 
 def test_maximum_concurrency_is_kv_tokens_over_the_context_length(figures):
-    starts = figures[figures["section"].isin([3, 5])].pivot_table(index=["section", "host", "arm"], columns="metric", values="value")
+    starts = figures[figures["section"].isin([3, 5])].pivot_table(
+        index=["section", "host", "arm"], columns="metric", values="value"
+    )
     starts = starts[["kv_cache_tokens", "max_concurrency"]].dropna()
     assert len(starts) == 17
     assert ((starts["kv_cache_tokens"] / 4096 - starts["max_concurrency"]).abs() <= 0.005 + 1e-9).all()
@@ -289,7 +311,10 @@ def test_a_good_file(tmp_path):
         (HEADER + "9,l4x1,m,a,1,median_tpot_ms,\n", "line 2: unusable median_tpot_ms: (empty)"),
         (HEADER + "9,l4x1,m,a,1,median_tpot_ms,nan\n", "line 2: unusable median_tpot_ms: nan"),
         (HEADER + "9,l4x1,m,a,1,median_tpot_ms,-2\n", "line 2: unusable median_tpot_ms: -2"),
-        (HEADER + "9,l4x1,m,a,1,acceptance_rate,71.2\n", "line 2: unusable acceptance_rate: 71.2\n  allowed: a fraction from 0 to 1"),
+        (
+            HEADER + "9,l4x1,m,a,1,acceptance_rate,71.2\n",
+            "line 2: unusable acceptance_rate: 71.2\n  allowed: a fraction from 0 to 1",
+        ),
         (HEADER + "9,l4x1,m,a,1,median_tpot,2.5\n", "line 2: unknown metric: median_tpot"),
         (HEADER + "9,l4x1,m,a,four,median_tpot_ms,2.5\n", "line 2: unknown concurrency: four"),
         (HEADER + "9,l4x1,m,a,request=,ttft_ms,2.5\n", "line 2: unknown concurrency: request="),
@@ -307,5 +332,7 @@ def test_malformed_file_is_refused(tmp_path, text, message):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(StoreError) as raised:
         reference.load(9, folder=tmp_path)
-    assert f"section-9.csv, {message}" in str(raised.value) or (message.startswith("not CSV") and message in str(raised.value))
+    assert f"section-9.csv, {message}" in str(raised.value) or (
+        message.startswith("not CSV") and message in str(raised.value)
+    )
     assert "  next:    git diff" in str(raised.value)

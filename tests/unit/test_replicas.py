@@ -1,4 +1,6 @@
-"""Servers that take turns behind one port: whose turn it is, that a stream is not held back, and whose counters are whose."""
+"""Servers that take turns behind one port: whose turn it is, that a stream is not held back, and whose counters are
+whose.
+"""
 
 import asyncio
 import sys
@@ -89,7 +91,9 @@ def test_connections_take_turns_and_a_stream_is_passed_on_as_it_comes():
 
     upstreams = []
     seen, said = run_apart(run())
-    assert seen == ["firstbody", "secondbody", "firstbody", "secondbody"] and said.endswith("firstbodydata: {}\n\ndata: [DONE]\n\n")
+    assert seen == ["firstbody", "secondbody", "firstbody", "secondbody"] and said.endswith(
+        "firstbodydata: {}\n\ndata: [DONE]\n\n"
+    )
 
 
 class Deserted(Upstream):
@@ -122,7 +126,11 @@ def test_a_server_is_told_when_its_client_goes_away():
 def test_counters_are_those_of_all_and_add_up():
     said = run_apart(behind_one_port_named("/metrics"))
     snapshot = metrics.parse(said.partition("\r\n\r\n")[2])
-    assert snapshot.by_label("made_total", "replica") == {"0": 5.0, "1": 6.0} and snapshot.total("made_total") == 11.0 and snapshot.total("plain") == 2.0
+    assert (
+        snapshot.by_label("made_total", "replica") == {"0": 5.0, "1": 6.0}
+        and snapshot.total("made_total") == 11.0
+        and snapshot.total("plain") == 2.0
+    )
 
 
 async def behind_one_port_named(path):
@@ -148,7 +156,11 @@ def test_health_is_that_of_all():
     [
         (1, {}, [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]),
         (2, {"CUDA_VISIBLE_DEVICES": "3,5,6,7"}, [{"CUDA_VISIBLE_DEVICES": "3,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]),
-        (1, {"VLLM_CPU_OMP_THREADS_BIND": "0|1", "CUDA_VISIBLE_DEVICES": ""}, [{"VLLM_CPU_OMP_THREADS_BIND": "0"}, {"VLLM_CPU_OMP_THREADS_BIND": "1"}]),
+        (
+            1,
+            {"VLLM_CPU_OMP_THREADS_BIND": "0|1", "CUDA_VISIBLE_DEVICES": ""},
+            [{"VLLM_CPU_OMP_THREADS_BIND": "0"}, {"VLLM_CPU_OMP_THREADS_BIND": "1"}],
+        ),
     ],
 )
 def test_each_server_has_gpus_or_cores_of_its_own(ranks, environment, shares):
@@ -161,4 +173,7 @@ def test_too_few_gpus_for_all():
 
 
 def test_samples_get_a_label_and_comments_stay():
-    assert replicas.labelled('# HELP a text\n# TYPE a counter\na{x="1"} 2\nb 3\n', 1) == '# HELP a text\n# TYPE a counter\na{replica="1",x="1"} 2\nb{replica="1"} 3\n'
+    assert (
+        replicas.labelled('# HELP a text\n# TYPE a counter\na{x="1"} 2\nb 3\n', 1)
+        == '# HELP a text\n# TYPE a counter\na{replica="1",x="1"} 2\nb{replica="1"} 3\n'
+    )

@@ -26,7 +26,11 @@ def notebook(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
 
     def write(source=HEADER, tags=("parameters",)):
-        cells = [nbformat.v4.new_markdown_cell("# A question"), nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)}), nbformat.v4.new_code_cell("print(ks)")]
+        cells = [
+            nbformat.v4.new_markdown_cell("# A question"),
+            nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)}),
+            nbformat.v4.new_code_cell("print(ks)"),
+        ]
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), sections.get(3).notebook)
         return sections.get(3)
@@ -37,14 +41,33 @@ def notebook(tmp_path, monkeypatch):
 def test_an_unknown_section_lists_those_there_are():
     with pytest.raises(ParameterError, match="no notebook for section: 13") as caught:
         sections.get(13)
-    assert "2 (How speculation works)" in caught.value.allowed and "3 (Speculative decoding)" in caught.value.allowed and caught.value.next == "make help"
+    assert (
+        "2 (How speculation works)" in caught.value.allowed
+        and "3 (Speculative decoding)" in caught.value.allowed
+        and caught.value.next == "make help"
+    )
 
 
 def test_the_header_is_read_without_running_it(notebook):
-    assert sections.header(notebook()) == {"host": "auto", "ks": [1, 3, 5], "repeats": 2, "temperature": None, "ignore_eos": True, "prescribed_acceptance": {"draft-k3": 0.5}}
+    assert sections.header(notebook()) == {
+        "host": "auto",
+        "ks": [1, 3, 5],
+        "repeats": 2,
+        "temperature": None,
+        "ignore_eos": True,
+        "prescribed_acceptance": {"draft-k3": 0.5},
+    }
 
 
-@pytest.mark.parametrize("line", ["repeats = 1 + len('a')", "repeats = other", "repeats = [n for n in (1, 2)]", "repeats = __import__('os').getpid()"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "repeats = 1 + len('a')",
+        "repeats = other",
+        "repeats = [n for n in (1, 2)]",
+        "repeats = __import__('os').getpid()",
+    ],
+)
 def test_a_header_holds_literals_alone(notebook, line):
     with pytest.raises(ParameterError, match="may hold literals only: repeats = ") as caught:
         sections.header(notebook(line))
@@ -96,7 +119,11 @@ WRONG = {
 def test_a_value_of_the_wrong_type_is_refused(name, value):
     with pytest.raises(ParameterError, match=f"parameter {name} has the wrong type") as caught:
         sections.check(Speculation, {name: value})
-    assert type(value).__name__ in caught.value.value and name in caught.value.next and "<class" not in caught.value.allowed
+    assert (
+        type(value).__name__ in caught.value.value
+        and name in caught.value.next
+        and "<class" not in caught.value.allowed
+    )
 
 
 RIGHT = {
@@ -183,8 +210,18 @@ def cpu(monkeypatch):
 def test_a_dry_plan_on_a_cpu_makes_nothing(cpu, cache):
     plan = sections.plan(3, dry=True, concurrencies=[1, 2], prompts=[2, 4], ks=[3])
     assert [arm.name for arm in plan.arms] == ["baseline", "ngram-k3", "draft-k3", "baseline-again"]
-    assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [(1, 2, 16, 0.0), (2, 4, 16, 0.0)]
-    assert plan.arms[0].options == {"max_model_len": 2048, "max_num_seqs": 16, "seed": 42, "enable_prefix_caching": False, "dtype": "float32", "enforce_eager": True}
+    assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [
+        (1, 2, 16, 0.0),
+        (2, 4, 16, 0.0),
+    ]
+    assert plan.arms[0].options == {
+        "max_model_len": 2048,
+        "max_num_seqs": 16,
+        "seed": 42,
+        "enable_prefix_caching": False,
+        "dtype": "float32",
+        "enforce_eager": True,
+    }
     assert plan.arms[0].environment == {"VLLM_CPU_KVCACHE_SPACE": 1}
     assert plan.parameters["host"] == "cpu" and "fresh" not in plan.parameters and "port" not in plan.parameters
     assert plan.environment.vllm is None and "nothing counts as measured" in plan.notes[0]
@@ -207,7 +244,14 @@ def test_the_key_of_a_cell_is_of_what_decides_it(cpu, cache):
 
     first = keys()
     assert len(first) == 3 and keys(port=8001, fresh=True) == first  # neither the port nor how often decides a result
-    for change in ({"seed": 1}, {"output_tokens": 20}, {"temperature": 0.7}, {"prompts": [5]}, {"max_model_len": 1024}, {"kv_cache_gib": 2}):
+    for change in (
+        {"seed": 1},
+        {"output_tokens": 20},
+        {"temperature": 0.7},
+        {"prompts": [5]},
+        {"max_model_len": 1024},
+        {"kv_cache_gib": 2},
+    ):
         assert not keys(**change) & first, change
     assert keys(repeats=2) > first  # more repeats keep those there are
     assert keys(ks=[1, 3]) > first and keys(arms=["baseline"]) < first

@@ -29,7 +29,20 @@ def test_language(text):
     assert servers.is_sane(text)
 
 
-@pytest.mark.parametrize("text", ["", "   \n", "\ufffd\ufffd the river", "!!!!!!!!!!!!!!!!", "the the the the the", "1 2 3 4 5 6 7", "the river\x00turns", "a b c d e f g h", "(((((( the ))))))) ((((((((((( river ))))))))))))))))))))))"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   \n",
+        "\ufffd\ufffd the river",
+        "!!!!!!!!!!!!!!!!",
+        "the the the the the",
+        "1 2 3 4 5 6 7",
+        "the river\x00turns",
+        "a b c d e f g h",
+        "(((((( the ))))))) ((((((((((( river ))))))))))))))))))))))",
+    ],
+)
 def test_no_language(text):
     assert servers.is_sane(text) is False
 
@@ -37,7 +50,12 @@ def test_no_language(text):
 @pytest.fixture
 def arm(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"0")
-    return Arm("baseline", Model("m", str(tmp_path), tmp_path), environment={"VLLM_CPU_KVCACHE_SPACE": 4}, options={"gpu_memory_utilization": 0.9})
+    return Arm(
+        "baseline",
+        Model("m", str(tmp_path), tmp_path),
+        environment={"VLLM_CPU_KVCACHE_SPACE": 4},
+        options={"gpu_memory_utilization": 0.9},
+    )
 
 
 @pytest.mark.parametrize(("free_gib", "enough"), [(6.3, True), (6.1, False)])
@@ -58,19 +76,25 @@ def test_gpu_memory_is_checked_beforehand(arm, monkeypatch, free_gib, enough):
     if enough:
         servers.check_memory(arm, host)
     else:
-        with pytest.raises(HostError, match="too little free memory on GPU 0: 19.84 of 22.05 GiB free, 19.8. wanted; holders: pid 77"):
+        with pytest.raises(
+            HostError, match="too little free memory on GPU 0: 19.84 of 22.05 GiB free, 19.8. wanted; holders: pid 77"
+        ):
             servers.check_memory(arm, host)
 
 
 def test_gpu_memory_must_come_back(monkeypatch):
     free = iter([2.0, 10.0, 19.6, 19.6])
     host = Host("l4x1", "x", 2, 8, 8, (Gpu(0, "NVIDIA L4", 22, 20, "8.9"),))
-    monkeypatch.setattr(hosts, "detect", lambda: Host("l4x1", "x", 2, 8, 8, (Gpu(0, "NVIDIA L4", 22, next(free), "8.9"),)))
+    monkeypatch.setattr(
+        hosts, "detect", lambda: Host("l4x1", "x", 2, 8, 8, (Gpu(0, "NVIDIA L4", 22, next(free), "8.9"),))
+    )
     servers.wait_for_gpu_memory(host, [20.0])
     assert next(free) == 19.6  # it was asked three times
     monkeypatch.setattr(hosts, "detect", lambda: Host("l4x1", "x", 2, 8, 8, (Gpu(0, "NVIDIA L4", 22, 2.0, "8.9"),)))
     monkeypatch.setattr(servers, "_gpu_holders", lambda index: "pid 77")
-    with pytest.raises(HostError, match=r"did not come back after a server ended: free \[2.0\] GiB, before \[20.0\]; holders: pid 77"):
+    with pytest.raises(
+        HostError, match=r"did not come back after a server ended: free \[2.0\] GiB, before \[20.0\]; holders: pid 77"
+    ):
         servers.wait_for_gpu_memory(host, [20.0], timeout_s=0)
 
 
@@ -90,5 +114,8 @@ def test_a_free_port_can_be_had():
 
 
 def test_what_is_published_of_a_servers_words_has_no_path_of_this_machine():
-    text = f'\x1b[1m File "{Path.home()}/.pyenv/x.py" {paths.CACHE}/models {paths.ROOT}/src /a/b/site-packages/torch/x.py /opt/env/bin/python3'
+    text = (
+        f'\x1b[1m File "{Path.home()}/.pyenv/x.py" {paths.CACHE}/models {paths.ROOT}/src '
+        "/a/b/site-packages/torch/x.py /opt/env/bin/python3"
+    )
     assert servers.tidied(text) == ' File "~/.pyenv/x.py" .cache/models ./src …/torch/x.py python3'

@@ -12,44 +12,170 @@ from serving_study.errors import ModelError
 
 # model_type, hidden, intermediate, layers, heads, KV heads, head dimension, vocabulary; the rest by name.
 DENSE = {
-    7_241_732_096: ("mistral", 4096, 14336, 32, 32, 8, None, 32000, {"sliding_window": 4096, "tie_word_embeddings": False}),
+    7_241_732_096: (
+        "mistral",
+        4096,
+        14336,
+        32,
+        32,
+        8,
+        None,
+        32000,
+        {"sliding_window": 4096, "tie_word_embeddings": False},
+    ),
     8_190_735_360: ("qwen3", 4096, 12288, 36, 32, 8, 128, 151936, {"tie_word_embeddings": False}),
     596_049_920: ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, {"tie_word_embeddings": True}),
-    46_702_792_704: ("mixtral", 4096, 14336, 32, 32, 8, None, 32000, {"num_local_experts": 8, "num_experts_per_tok": 2}),
-    30_532_122_624: ("qwen3_moe", 2048, 6144, 48, 32, 4, 128, 151936, {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": []}),
-    14_315_784_192: ("qwen2_moe", 2048, 5632, 24, 16, 16, None, 151936, {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 1}),
+    46_702_792_704: (
+        "mixtral",
+        4096,
+        14336,
+        32,
+        32,
+        8,
+        None,
+        32000,
+        {"num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    30_532_122_624: (
+        "qwen3_moe",
+        2048,
+        6144,
+        48,
+        32,
+        4,
+        128,
+        151936,
+        {
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+    ),
+    14_315_784_192: (
+        "qwen2_moe",
+        2048,
+        5632,
+        24,
+        16,
+        16,
+        None,
+        151936,
+        {
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "decoder_sparse_step": 1,
+        },
+    ),
     2_506_172_416: ("gemma", 2048, 16384, 18, 8, 1, 256, 256000, {}),
     2_614_341_888: ("gemma2", 2304, 9216, 26, 8, 4, 256, 256000, {"sliding_window": 4096}),
-    999_885_952: ("gemma3_text", 1152, 6912, 26, 4, 1, 256, 262144, {"sliding_window": 512, "sliding_window_pattern": 6}),
+    999_885_952: (
+        "gemma3_text",
+        1152,
+        6912,
+        26,
+        4,
+        1,
+        256,
+        262144,
+        {"sliding_window": 512, "sliding_window_pattern": 6},
+    ),
 }
 DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
-    "vocab_size": 129280, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
-    "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "moe_layer_freq": 1, "topk_method": "noaux_tc",
-    "tie_word_embeddings": False, "max_position_embeddings": 163840,
-}  # fmt: skip
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "vocab_size": 129280,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "topk_method": "noaux_tc",
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 163840,
+}
 DEEPSEEK_V2_LITE = DEEPSEEK_V3 | {
-    "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
-    "vocab_size": 102400, "q_lora_rank": None, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408,
-    "first_k_dense_replace": 1, "topk_method": "greedy",
-}  # fmt: skip
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 102400,
+    "q_lora_rank": None,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "topk_method": "greedy",
+}
 HYBRID = {
-    "model_type": "qwen3_5_text", "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
-    "head_dim": 256, "vocab_size": 248320, "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_num_value_heads": 48,
-    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "qwen3_5_text",
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 248320,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
+    "tie_word_embeddings": False,
+}
 
 
 HYBRID_EXPERTS = HYBRID | {
-    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
-    "vocab_size": 151936, "linear_num_value_heads": 32, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1, "mlp_only_layers": [],
-}  # fmt: skip
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "linear_num_value_heads": 32,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 
 
 def config(family, hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary, more):
-    names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
-    return dict(zip(names, (family, hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary), strict=True)) | more
+    names = (
+        "model_type",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+    )
+    return (
+        dict(zip(names, (family, hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary), strict=True))
+        | more
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +190,10 @@ def config(family, hidden, intermediate, layers, heads, kv_heads, head_dim, voca
         ("meta-llama/Llama-2-7b", 6_738_415_616),
         ("mistralai/Mistral-7B-v0.1", 7_241_732_096),
         ("Qwen/Qwen3-8B", 8_190_735_360),
-        ("google/gemma-3-27b-it", 27_009_346_304),  # its text model: 27,432,406,640 less the vision tower and its projection
+        (
+            "google/gemma-3-27b-it",
+            27_009_346_304,
+        ),  # its text model: 27,432,406,640 less the vision tower and its projection
         ("openai/gpt-oss-20b", 20_914_757_184),
         ("deepseek-ai/DeepSeek-V3", 671_026_419_200),
         ("deepseek-ai/DeepSeek-V2-Lite", 15_706_484_224),
@@ -81,13 +210,24 @@ def test_parameters_by_family(parameters):
     assert shapes.of_config(config(*DENSE[parameters])).parameters == parameters
 
 
-@pytest.mark.parametrize("found, parameters", [(DEEPSEEK_V3, 671_026_419_200), (DEEPSEEK_V2_LITE, 15_706_484_224), (HYBRID_EXPERTS, 79_674_391_296)])
+@pytest.mark.parametrize(
+    "found, parameters",
+    [(DEEPSEEK_V3, 671_026_419_200), (DEEPSEEK_V2_LITE, 15_706_484_224), (HYBRID_EXPERTS, 79_674_391_296)],
+)
 def test_parameters_with_latent_and_linear_attention(found, parameters):
     assert shapes.of_config(found).parameters == parameters
 
 
-# Achieved error of a rank's weights against "Model loading took", which vLLM rounds to 0.01 GiB; it may only become smaller.
-WEIGHTS_ERROR = {"7b-tp1": 0.0001, "7b-tp2": 0.0006, "7b-tp4": 0.0009, "14b-tp2": 0.0001, "14b-pp2": 0.0002, "14b-tp4": 0.0006}
+# Achieved error of a rank's weights against "Model loading took", which vLLM rounds to 0.01 GiB; it may only become
+# smaller.
+WEIGHTS_ERROR = {
+    "7b-tp1": 0.0001,
+    "7b-tp2": 0.0006,
+    "7b-tp4": 0.0009,
+    "14b-tp2": 0.0001,
+    "14b-pp2": 0.0002,
+    "14b-tp4": 0.0006,
+}
 
 
 @pytest.mark.parametrize("host", ["a10gx4", "l4x4"])
@@ -95,7 +235,9 @@ WEIGHTS_ERROR = {"7b-tp1": 0.0001, "7b-tp2": 0.0006, "7b-tp4": 0.0009, "14b-tp2"
 def test_weights_of_a_rank_are_what_the_log_says(host, arm):
     size, split = arm.split("-")
     figures = reference.load(5)
-    (logged,) = figures.loc[(figures["host"] == host) & (figures["arm"] == arm) & (figures["metric"] == "weights_gib"), "value"]
+    (logged,) = figures.loc[
+        (figures["host"] == host) & (figures["arm"] == arm) & (figures["metric"] == "weights_gib"), "value"
+    ]
     error = shapes.load(f"qwen2.5-{size}-instruct").weights_gib(**{split[:2]: int(split[2])}) / logged - 1
     assert abs(error) <= WEIGHTS_ERROR[arm] < 0.005
 
@@ -121,7 +263,14 @@ def test_the_kv_table_of_section_7_follows_from_configs(name):
 
 def test_every_row_of_the_kv_table_is_held():
     figures = reference.load(7)
-    assert set(figures.loc[figures["host"] == "arithmetic", "metric"]) == {"layers", "kv_heads", "head_dim", "kv_kib_per_token", "kv_gib_8k", "kv_gib_128k"}
+    assert set(figures.loc[figures["host"] == "arithmetic", "metric"]) == {
+        "layers",
+        "kv_heads",
+        "head_dim",
+        "kv_kib_per_token",
+        "kv_gib_8k",
+        "kv_gib_128k",
+    }
     assert set(figures.loc[figures["host"] == "arithmetic", "model"]) == {"qwen2.5-7b", "llama-3-8b", "llama-3-70b"}
 
 
@@ -142,14 +291,17 @@ def test_kv_of_whole_heads_and_of_latent_vectors():
     whole = shapes.of_config(config("llama", 4096, 11008, 32, 32, None, None, 32000, {}))
     assert whole.kv_bytes_per_token() == 512 * 1024
     latent = shapes.of_config(DEEPSEEK_V3)
-    assert latent.kv_bytes_per_token() == 61 * 576 * 2 and latent.kv_bytes_per_token(tp=8) == latent.kv_bytes_per_token()
+    assert (
+        latent.kv_bytes_per_token() == 61 * 576 * 2 and latent.kv_bytes_per_token(tp=8) == latent.kv_bytes_per_token()
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "kib", "gib_8k", "gib_128k"),
     [
-        # Bytes a token and layer times layers, by hand: 2 x 32 x 128 x 2 x 32; 576 x 2 x 61; 2 x 16 x 128 x 2 for 62 layers, of which 10 go on past 1,024
-        # tokens; 2 x 8 x 64 x 2 for 24, of which 12 go on past 128; 2 x 4 x 256 x 2 x 16, and 146.8 MiB of state.
+        # Bytes a token and layer times layers, by hand: 2 x 32 x 128 x 2 x 32; 576 x 2 x 61; 2 x 16 x 128 x 2 for 62
+        # layers, of which 10 go on past 1,024 tokens; 2 x 8 x 64 x 2 for 24, of which 12 go on past 128; 2 x 4 x 256 x
+        # 2 x 16, and 146.8 MiB of state.
         ("llama-2-7b", 512, 4, 64),
         ("deepseek-v3", 68.625, 0.5361328125, 8.578125),
         ("deepseek-v2-lite", 30.375, 0.2373046875, 3.796875),
@@ -167,7 +319,10 @@ def test_the_kv_cache_of_every_kind_of_attention(name, kib, gib_8k, gib_128k):
 
 def test_states_take_the_models_own_numbers_unless_told():
     told, untold = shapes.load("qwen3.5-27b"), shapes.load("qwen3-next-80b-a3b-instruct")
-    assert told.state_bytes_per_layer() == 3 * 10240 * 2 + 48 * 128 * 128 * 4 and untold.state_bytes_per_layer() == 3 * 8192 * 2 + 32 * 128 * 128 * 2
+    assert (
+        told.state_bytes_per_layer() == 3 * 10240 * 2 + 48 * 128 * 128 * 4
+        and untold.state_bytes_per_layer() == 3 * 8192 * 2 + 32 * 128 * 128 * 2
+    )
     assert told.state_bytes_per_layer(tp=2, speculative_tokens=3) == (6 * 10240 * 2 + 48 * 128 * 128 * 4) // 2
     assert shapes.load("qwen2.5-7b-instruct").state_bytes_per_layer() == 0
 
@@ -175,7 +330,11 @@ def test_states_take_the_models_own_numbers_unless_told():
 def test_sliding_layers_stop_growing_at_their_window():
     shape = shapes.of_config(config(*DENSE[2_614_341_888]))
     assert shape.layer_kinds.count("sliding") == shape.layer_kinds.count("full") == 13
-    assert shape.kv_bytes_per_token(context=4095) == 2 * shape.kv_bytes_per_token(context=4096) == shape.kv_bytes_per_token()
+    assert (
+        shape.kv_bytes_per_token(context=4095)
+        == 2 * shape.kv_bytes_per_token(context=4096)
+        == shape.kv_bytes_per_token()
+    )
     assert shape.kv_bytes(8192) == shape.kv_bytes_per_token() * 4096 + shape.kv_bytes_per_token(context=8191) * 4096
     assert shapes.of_config(config(*DENSE[999_885_952])).layer_kinds.count("full") == 4
     every = shapes.of_config(config(*DENSE[7_241_732_096]))
@@ -190,10 +349,17 @@ def test_only_full_attention_layers_of_a_hybrid_model_grow():
     assert shape.kv_bytes(1000) == 1000 * 64 * 1024 + state
     nested = shapes.of_config({"model_type": "qwen3_5", "architectures": ["X"], "text_config": HYBRID})
     assert nested.parameters == shape.parameters
-    assert shapes.of_config(HYBRID | {"layer_types": ["linear_attention", "full_attention"] * 32}).layer_kinds.count("full") == 32
+    assert (
+        shapes.of_config(HYBRID | {"layer_types": ["linear_attention", "full_attention"] * 32}).layer_kinds.count(
+            "full"
+        )
+        == 32
+    )
 
 
-@pytest.mark.parametrize("layers, pp, sizes", [(48, 2, [24, 24]), (28, 3, [9, 10, 9]), (30, 4, [7, 8, 8, 7]), (7, 4, [2, 2, 2, 1])])
+@pytest.mark.parametrize(
+    "layers, pp, sizes", [(48, 2, [24, 24]), (28, 3, [9, 10, 9]), (30, 4, [7, 8, 8, 7]), (7, 4, [2, 2, 2, 1])]
+)
 def test_layers_left_over_go_to_the_stages_before_the_last(layers, pp, sizes):
     shape = shapes.of_config(config("llama", 64, 128, layers, 4, 4, None, 128, {}))
     assert [len(stage) for stage in shape.stage_layers(pp)] == sizes
@@ -203,7 +369,9 @@ def test_layers_left_over_go_to_the_stages_before_the_last(layers, pp, sizes):
 def test_stages_together_hold_the_model_and_a_tied_head_twice():
     for name, repeated in (("qwen2.5-14b-instruct", 0), ("qwen2.5-0.5b-instruct", 151936 * 896)):
         shape = shapes.load(name)
-        stages = sum(tensor.elements * tensor.count for stage in range(3) for tensor in shape.tensors(pp=3, stage=stage))
+        stages = sum(
+            tensor.elements * tensor.count for stage in range(3) for tensor in shape.tensors(pp=3, stage=stage)
+        )
         assert stages == shape.parameters + repeated
 
 
@@ -213,7 +381,8 @@ def test_the_vocabulary_is_padded_to_64():
 
 
 @pytest.mark.parametrize(
-    "mib, allocated", [(0.0001, 512 / 2**20), (7.875, 7.875), (12.25, 12.25), (15.75, 16), (24.5, 26), (32.375, 34), (270, 270)]
+    "mib, allocated",
+    [(0.0001, 512 / 2**20), (7.875, 7.875), (12.25, 12.25), (15.75, 16), (24.5, 26), (32.375, 34), (270, 270)],
 )
 def test_the_allocator_rounds_large_tensors_up(mib, allocated):
     assert shapes.allocated_bytes(int(mib * 2**20)) == allocated * 2**20
@@ -222,7 +391,11 @@ def test_the_allocator_rounds_large_tensors_up(mib, allocated):
 def test_load_takes_paths_folders_names_and_the_hub_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     folder = models.SHAPES / "qwen2.5-7b-instruct"
-    assert shapes.load(folder).parameters == shapes.load(str(folder / "config.json")).parameters == shapes.load("Qwen2.5-7B-Instruct").parameters
+    assert (
+        shapes.load(folder).parameters
+        == shapes.load(str(folder / "config.json")).parameters
+        == shapes.load("Qwen2.5-7B-Instruct").parameters
+    )
     snapshot = tmp_path / "hub" / "models--someone--else" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text((folder / "config.json").read_text())
@@ -253,7 +426,10 @@ def test_a_hub_id_is_asked_for_once(cache, tmp_path, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
         assert [shapes.load("given/Model-7B").parameters for _ in range(2)] == [7_615_616_512] * 2
         assert asked == ["/given/Model-7B/resolve/main/config.json"]
-        with pytest.raises(ModelError, match="does not give this model's config.json: gated/Qwen3-8C .401.*\n.*\n.*did you mean qwen3-8b"):
+        with pytest.raises(
+            ModelError,
+            match="does not give this model's config.json: gated/Qwen3-8C .401.*\n.*\n.*did you mean qwen3-8b",
+        ):
             shapes.load("gated/Qwen3-8C")
         hub.shutdown()
     with pytest.raises(ModelError, match="the hub does not answer: other/Model .*refused"):
@@ -269,8 +445,15 @@ def test_a_hub_id_is_asked_for_once(cache, tmp_path, monkeypatch):
     [
         ("{", "not a config.json"),
         ('{"model_type": "bert"}', "family is not known: bert\n  allowed: llama"),
-        ('{"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 8, "layer_types": ["conv"]}', "is not known: conv\n  allowed: full_attention"),
-        ('{"model_type": "llama", "hidden_size": 8}', "lacks what the arithmetic needs: num_hidden_layers, num_attention_heads, vocab_size"),
+        (
+            '{"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, '
+            '"vocab_size": 8, "layer_types": ["conv"]}',
+            "is not known: conv\n  allowed: full_attention",
+        ),
+        (
+            '{"model_type": "llama", "hidden_size": 8}',
+            "lacks what the arithmetic needs: num_hidden_layers, num_attention_heads, vocab_size",
+        ),
     ],
 )
 def test_a_config_that_cannot_be_counted_is_refused(tmp_path, content, message):
@@ -286,7 +469,14 @@ def test_quantized_weights_are_refused_but_their_kv_is_counted():
         shape.weights_gib()
 
 
-@pytest.mark.parametrize("call", [lambda shape: shape.weights_gib(tp=3), lambda shape: shape.kv_bytes_per_token(tp=0), lambda shape: shape.tensors(tp=14)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda shape: shape.weights_gib(tp=3),
+        lambda shape: shape.kv_bytes_per_token(tp=0),
+        lambda shape: shape.tensors(tp=14),
+    ],
+)
 def test_heads_that_do_not_divide_are_refused(call):
     with pytest.raises(ModelError, match=r"do not divide over that many ranks: tp \d+\n  allowed: 1, 2, 4, 28"):
         call(shapes.load("qwen2.5-7b-instruct"))

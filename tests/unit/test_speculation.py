@@ -1,4 +1,6 @@
-"""The arithmetic of speculation: the right rule is not rejected, wrong ones are; formulas; edges; the engine-side run and its cache."""
+"""The arithmetic of speculation: the right rule is not rejected, wrong ones are; formulas; edges; the engine-side run
+and its cache.
+"""
 
 import subprocess
 from pathlib import Path
@@ -22,7 +24,9 @@ def pairs(count=40, vocabulary=500):
 
 def combined(rule, seed=11, n=4000):
     rng = np.random.default_rng(seed)
-    return speculation.combine([speculation.goodness_of_fit(speculation.RULES[rule](p, q, rng, n).tokens, p).p_value for p, q in pairs()])
+    return speculation.combine(
+        [speculation.goodness_of_fit(speculation.RULES[rule](p, q, rng, n).tokens, p).p_value for p, q in pairs()]
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -45,7 +49,12 @@ def test_a_wrong_rule_is_rejected(rule):
 def test_what_a_rule_emits_is_what_its_algebra_says(rule):
     rng = np.random.default_rng(5)
     tests = speculation.combine(
-        [speculation.goodness_of_fit(speculation.RULES[rule](p, q, rng, 4000).tokens, speculation.emitted(p, q, rule)).p_value for p, q in pairs()]
+        [
+            speculation.goodness_of_fit(
+                speculation.RULES[rule](p, q, rng, 4000).tokens, speculation.emitted(p, q, rule)
+            ).p_value
+            for p, q in pairs()
+        ]
     )
     assert min(tests["fisher"], tests["uniform"]) > 0.001
 
@@ -79,7 +88,9 @@ def test_disjoint_supports_accept_nothing_and_still_emit_the_target():
 
 
 def test_small_cells_are_pooled():
-    p = np.array([0.5, 0.3, 0.1, 0.06, 0.04])  # of 50 tokens 25, 15, 5, 3 and 2 are expected: three cells and a pool of 5
+    p = np.array(
+        [0.5, 0.3, 0.1, 0.06, 0.04]
+    )  # of 50 tokens 25, 15, 5, 3 and 2 are expected: three cells and a pool of 5
     fit = speculation.goodness_of_fit(np.repeat([0, 1, 2, 3, 4], [20, 20, 5, 1, 4]), p)
     assert fit.degrees == 3
     assert fit.statistic == pytest.approx(25 / 25 + 25 / 15)
@@ -123,14 +134,17 @@ def test_speedup_and_break_even():
     assert np.isnan(speculation.break_even(3, 1.0))
 
 
-@pytest.mark.parametrize("p, q, error", [
-    ([0.5, 0.5], [0.5, 0.25, 0.25], ModelError),
-    ([0.5, 0.6], [0.5, 0.5], ParameterError),
-    ([1.5, -0.5], [0.5, 0.5], ParameterError),
-    ([float("nan"), 1.0], [0.5, 0.5], ParameterError),
-    ([], [], ParameterError),
-    ([[0.5, 0.5]], [[0.5, 0.5]], ParameterError),
-])
+@pytest.mark.parametrize(
+    "p, q, error",
+    [
+        ([0.5, 0.5], [0.5, 0.25, 0.25], ModelError),
+        ([0.5, 0.6], [0.5, 0.5], ParameterError),
+        ([1.5, -0.5], [0.5, 0.5], ParameterError),
+        ([float("nan"), 1.0], [0.5, 0.5], ParameterError),
+        ([], [], ParameterError),
+        ([[0.5, 0.5]], [[0.5, 0.5]], ParameterError),
+    ],
+)
 def test_what_is_no_pair_of_distributions_is_refused(p, q, error):
     with pytest.raises(error):
         speculation.accept(p, q, np.random.default_rng(0), 1)
@@ -173,7 +187,12 @@ def pair(tmp_path, monkeypatch):
 
 def test_distributions_are_computed_once(pair, tmp_path):
     (target, draft), engine = pair
-    np.savez(tmp_path / "stored.npz", target=np.float32([[0.5, 0.5]]), draft=np.float32([[0.25, 0.75]]), names=np.array(["a, token 3"]))
+    np.savez(
+        tmp_path / "stored.npz",
+        target=np.float32([[0.5, 0.5]]),
+        draft=np.float32([[0.25, 0.75]]),
+        names=np.array(["a, token 3"]),
+    )
     engine(f'for last; do :; done; cp {tmp_path}/stored.npz "$last"')
     prompts = tmp_path / "prompts.json"
     prompts.write_text("[]")
@@ -207,4 +226,7 @@ def test_models_that_do_not_go_together_are_refused(pair):
 
 def test_the_engine_side_script_compiles_without_torch():
     compile(Path(speculation.SCRIPT).read_text(), speculation.SCRIPT, "exec")
-    assert subprocess.run(["grep", "-c", "serving_study", speculation.SCRIPT], capture_output=True, text=True).stdout == "0\n"
+    assert (
+        subprocess.run(["grep", "-c", "serving_study", speculation.SCRIPT], capture_output=True, text=True).stdout
+        == "0\n"
+    )

@@ -36,7 +36,18 @@ def cell(arm="baseline", repeat=0, key="k", **about):
 
 def start(arm="baseline", key="a", outcome="ok", figures=None):
     labels = {"host": "cpu", "weights": "real", "acceptance": None}
-    return {"key": key, "host": "cpu", "section": 3, "run": "r", "arm": arm, "outcome": outcome, "reason": None, "figures": figures or {}, "labels": labels, "at": "2030-01-01T00:00:00Z"}
+    return {
+        "key": key,
+        "host": "cpu",
+        "section": 3,
+        "run": "r",
+        "arm": arm,
+        "outcome": outcome,
+        "reason": None,
+        "figures": figures or {},
+        "labels": labels,
+        "at": "2030-01-01T00:00:00Z",
+    }
 
 
 @pytest.fixture
@@ -57,7 +68,10 @@ def run_of(known, name="20300101T000000Z", *cells, starts=()):
 def test_places(known, results):
     assert known.folder == results / "cpu" / "section-3"
     run = store.Run(known.folder / "r")
-    assert run.cell_file("draft-k3", "concurrency=8", 1) == results / "cpu/section-3/r/cells/draft-k3/concurrency=8/repeat=1.json"
+    assert (
+        run.cell_file("draft-k3", "concurrency=8", 1)
+        == results / "cpu/section-3/r/cells/draft-k3/concurrency=8/repeat=1.json"
+    )
     assert run.start_folder("draft-k3") == results / "cpu/section-3/r/arms/draft-k3"
     assert Store("cpu", 3, root=results / "elsewhere").folder == results / "elsewhere/cpu/section-3"
 
@@ -67,18 +81,30 @@ def test_a_file_is_written_beside_its_place_and_renamed(tmp_path, monkeypatch):
     real = os.replace
 
     def replace(source, target):
-        seen.append((Path(source).read_text(), os.path.exists(target), os.path.dirname(source) == os.path.dirname(target)))
+        seen.append(
+            (Path(source).read_text(), os.path.exists(target), os.path.dirname(source) == os.path.dirname(target))
+        )
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
     store.write(tmp_path / "a" / "b.json", {"x": 1})
     assert seen == [('{\n "x": 1\n}\n', False, True)]
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.json"] and store.read(tmp_path / "a" / "b.json") == {"x": 1}
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.json"] and store.read(
+        tmp_path / "a" / "b.json"
+    ) == {"x": 1}
     store.write(tmp_path / "c.csv", "a,b\n")
     assert (tmp_path / "c.csv").read_text() == "a,b\n"
 
 
-@pytest.mark.parametrize(("where", "number", "hint"), [("replace", errno.ENOSPC, "df -h"), ("fsync", errno.ENOSPC, "df -h"), ("fsync", errno.EDQUOT, "quota"), ("replace", errno.EIO, None)])
+@pytest.mark.parametrize(
+    ("where", "number", "hint"),
+    [
+        ("replace", errno.ENOSPC, "df -h"),
+        ("fsync", errno.ENOSPC, "df -h"),
+        ("fsync", errno.EDQUOT, "quota"),
+        ("replace", errno.EIO, None),
+    ],
+)
 def test_a_disk_that_does_not_take_it_leaves_the_old_file(tmp_path, monkeypatch, where, number, hint):
     store.write(tmp_path / "x.json", {"old": 1})
 
@@ -127,7 +153,10 @@ def test_a_damaged_cell_is_not_taken_for_a_missing_one(known):
 def test_the_lock_is_for_one_run_at_a_time(known):
     with known.lock():
         assert (known.folder / ".lock").read_text() == str(os.getpid())
-        with pytest.raises(StoreError, match=rf"another run is writing here: .*section-3 \(pid {os.getpid()}\)"), known.lock():
+        with (
+            pytest.raises(StoreError, match=rf"another run is writing here: .*section-3 \(pid {os.getpid()}\)"),
+            known.lock(),
+        ):
             pass
         with Store("cpu", 2).lock():
             pass
@@ -182,7 +211,11 @@ def test_cells_are_found_by_key_the_newest_first(known):
     run_of(known, "20300102T000000Z", cell(key="a"))
     (known.folder / "20300103T000000Z" / "cells").mkdir(parents=True)  # a run that was killed before it began
     found = known.by_key()
-    assert set(found) == {"a", "b"} and found["a"].parts[-5] == "20300102T000000Z" and found["b"].parts[-5] == "20300101T000000Z"
+    assert (
+        set(found) == {"a", "b"}
+        and found["a"].parts[-5] == "20300102T000000Z"
+        and found["b"].parts[-5] == "20300101T000000Z"
+    )
     assert len(known.cell_files()) == 3 and len(known.cells()) == 3
 
 
@@ -209,27 +242,45 @@ def test_starts_by_key_the_newest_wins(known):
 
 
 def test_tables_are_derived_at_any_time(known):
-    speculation = {"acceptance_rate": 0.5, "acceptance_length": 2.5, "drafts": 10, "drafted_tokens": 30, "accepted_tokens": 15}
+    speculation = {
+        "acceptance_rate": 0.5,
+        "acceptance_length": 2.5,
+        "drafts": 10,
+        "drafted_tokens": 30,
+        "accepted_tokens": 15,
+    }
     run = run_of(
         known,
         "r",
         cell(),
         cell("draft-k3", key="d", speculation=speculation, certificate={"verdict": "fail", "checks": []}),
         cell("uncertified", key="u", certificate=None),
-        starts=[start(figures={"weights_gib": 0.25, "kv_cache_tokens": 12288, "healthy_s": 3.0}), start("big", key="b", outcome="failed")],
+        starts=[
+            start(figures={"weights_gib": 0.25, "kv_cache_tokens": 12288, "healthy_s": 3.0}),
+            start("big", key="b", outcome="failed"),
+        ],
     )
     known.rebuild(run)
     header, rows = (run.folder / "cells.csv").read_text().splitlines()[0], pandas.read_csv(run.folder / "cells.csv")
-    assert header.startswith("host,section,run,arm,load,concurrency,repeat,certificate,completed,failed,duration,request_throughput,output_throughput,total_token_throughput")
+    assert header.startswith(
+        "host,section,run,arm,load,concurrency,repeat,certificate,completed,failed,duration,request_throughput,output_throughput,total_token_throughput"
+    )
     assert header.split(",") == list(store.CELL_COLUMNS)
     by_arm = rows.set_index("arm")
     assert by_arm["certificate"].to_dict() == {"baseline": "pass", "draft-k3": "fail", "uncertified": "unknown"}
     assert by_arm.loc["draft-k3", "acceptance_rate"] == 0.5 and by_arm.loc["baseline", "output_throughput"] == 80.5
     assert pandas.isna(by_arm.loc["baseline", "acceptance_rate"]) and pandas.isna(by_arm.loc["baseline", "p99_ttft_ms"])
     starts = (run.folder / "starts.csv").read_text()
-    assert starts.splitlines()[0] == "host,section,run,arm,outcome,reason,weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
+    assert (
+        starts.splitlines()[0]
+        == "host,section,run,arm,outcome,reason,weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
+    )
     table = pandas.read_csv(io.StringIO(starts)).set_index("arm")
-    assert table.loc["baseline", "kv_cache_tokens"] == 12288 and pandas.isna(table.loc["big", "weights_gib"]) and table.loc["big", "outcome"] == "failed"
+    assert (
+        table.loc["baseline", "kv_cache_tokens"] == 12288
+        and pandas.isna(table.loc["big", "weights_gib"])
+        and table.loc["big", "outcome"] == "failed"
+    )
     before = (run.folder / "cells.csv").read_bytes()
     (run.folder / "cells.csv").unlink()
     known.rebuild(run)

@@ -51,19 +51,25 @@ def test_one_request_alone_takes_its_passes():
     assert seen["median_ttft_ms"] == pytest.approx(1000 * latency.pass_s(RANK, PLAIN, 100, 0))
     steps = sum(latency.pass_s(RANK, PLAIN, 1, 101 + made) for made in range(10))
     assert seen["median_tpot_ms"] == pytest.approx(100 * steps, rel=1e-6)
-    assert seen["output_throughput"] == pytest.approx(11 / seen["duration"]) and seen["total_token_throughput"] == pytest.approx(111 / seen["duration"])
+    assert seen["output_throughput"] == pytest.approx(11 / seen["duration"]) and seen[
+        "total_token_throughput"
+    ] == pytest.approx(111 / seen["duration"])
 
 
 def test_the_loop_keeps_its_concurrency_and_loses_no_token():
     lengths = [(10 + index, 5 + index % 7) for index in range(40)]
     one, eight = (latency.closed_loop(lengths, concurrency, RANK, PLAIN) for concurrency in (1, 8))
     total = sum(output for _, output in lengths)
-    assert one["output_throughput"] * one["duration"] == pytest.approx(total) and eight["output_throughput"] * eight["duration"] == pytest.approx(total)
+    assert one["output_throughput"] * one["duration"] == pytest.approx(total) and eight["output_throughput"] * eight[
+        "duration"
+    ] == pytest.approx(total)
     assert 3 < one["duration"] / eight["duration"] < 8
 
 
 def test_certain_acceptance_divides_the_rounds():
-    plain, fast = (latency.closed_loop([(10, 401)], 1, RANK, PLAIN, speculation) for speculation in (None, Speculation(3, 1.0)))
+    plain, fast = (
+        latency.closed_loop([(10, 401)], 1, RANK, PLAIN, speculation) for speculation in (None, Speculation(3, 1.0))
+    )
     assert plain["median_tpot_ms"] / fast["median_tpot_ms"] == pytest.approx(4, rel=0.02)
 
 
@@ -80,7 +86,10 @@ def test_a_fit_finds_the_constants_that_made_the_figures():
     lengths = {1: [(100, 50)] * 2, 16: [(100, 50)] * 32}
     true = Machine(300e9, 121e12, 0.8, 0.4)
     target = theory.work(shapes.load(theory.TARGET))
-    measured = {concurrency: latency.closed_loop(rows, concurrency, target, true)["median_tpot_ms"] for concurrency, rows in lengths.items()}
+    measured = {
+        concurrency: latency.closed_loop(rows, concurrency, target, true)["median_tpot_ms"]
+        for concurrency, rows in lengths.items()
+    }
     found = latency.fit(Machine(300e9, 121e12), target, lengths, measured)
     assert (found.efficiency, found.compute_efficiency) == (pytest.approx(0.8, rel=0.01), pytest.approx(0.4, rel=0.05))
 
@@ -88,7 +97,10 @@ def test_a_fit_finds_the_constants_that_made_the_figures():
 def test_the_work_of_a_model():
     tied, untied = shapes.load(theory.DRAFT), shapes.load(theory.TARGET)
     assert theory.work(tied).read_bytes == 2 * tied.parameters
-    assert theory.work(untied).read_bytes == 2 * (untied.parameters - 152064 * 3584) and theory.work(untied).kv_bytes_per_token == 57344
+    assert (
+        theory.work(untied).read_bytes == 2 * (untied.parameters - 152064 * 3584)
+        and theory.work(untied).kv_bytes_per_token == 57344
+    )
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +114,8 @@ def errors():
         # Section 5 is inside the target (a median of 10 %, nine of ten cells within 20 %) for both metrics.
         (5, "a10gx4", "median TPOT (ms)", 15, 0.041, 1.0),
         (5, "a10gx4", "throughput, multiple of the baseline", 15, 0.0227, 1.0),
-        # Section 3's TPOT is; of its throughputs two of twelve are 20 and 21 % low, both at concurrency 64, where a third of the ratio is TPOT.
+        # Section 3's TPOT is; of its throughputs two of twelve are 20 and 21 % low, both at concurrency 64, where a
+        # third of the ratio is TPOT.
         (3, "l4x1", "median TPOT (ms)", 12, 0.032, 1.0),
         (3, "l4x1", "throughput, multiple of the baseline", 12, 0.083, 0.83),
         # On an H200 the engine's waits decide, and were measured there, on two arms that are left out.
@@ -144,7 +157,9 @@ def test_what_a_round_waits():
 
 
 def test_the_waits_are_not_the_l4s(errors):
-    """With none, the L4's draft arms are as far off as their launches take; no wait comes from an arm whose error counts."""
+    """With none, the L4's draft arms are as far off as their launches take; no wait comes from an arm whose error
+    counts.
+    """
     taken = {arm for wait, (_, arm) in theory.remeasure_waits().items() if wait != "step"}
     assert taken == {arm for host, arm in theory.EXCLUDED if host == "h200x1"}
     section = errors[(errors["host"] == "l4x1") & errors["excluded"].isna() & (errors["metric"] == "median TPOT (ms)")]
@@ -154,16 +169,38 @@ def test_the_waits_are_not_the_l4s(errors):
 def test_prediction_reference_and_measurement_beside_one_another():
     own = draft_cost.arms()
     rows = theory.beside(3, "l4x1", "output_throughput", own)
-    assert set(rows["source"]) == {"predicted", "measured"} and "baseline" not in set(rows["arm"])  # the reference study has total throughput alone
+    assert set(rows["source"]) == {"predicted", "measured"} and "baseline" not in set(
+        rows["arm"]
+    )  # the reference study has total throughput alone
     rows = theory.beside(3, "l4x1", "total_token_throughput", own)
-    assert set(zip(rows["source"], rows["host"], strict=True)) == {("predicted", "l4x1"), ("reference", "l4x1"), ("measured", "h200x1")}
+    assert set(zip(rows["source"], rows["host"], strict=True)) == {
+        ("predicted", "l4x1"),
+        ("reference", "l4x1"),
+        ("measured", "h200x1"),
+    }
     one = rows[(rows["source"] == "reference") & (rows["arm"] == "draft-k3") & (rows["concurrency"] == 1)]
     assert one["value"].item() == pytest.approx(52.4 / 28.9)
     absolute = theory.beside(5, "a10gx4", "median_tpot_ms", multiples=False)
-    assert absolute[(absolute["source"] == "reference") & (absolute["arm"] == "14b-pp2")]["value"].tolist() == [59.47, 69.06, 80.75]
-    assert len(theory.beside(3, "h200x1", "median_tpot_ms", own[own["arm"] == "baseline"], multiples=False).query("source == 'measured' and arm != 'baseline'")) == 0
+    assert absolute[(absolute["source"] == "reference") & (absolute["arm"] == "14b-pp2")]["value"].tolist() == [
+        59.47,
+        69.06,
+        80.75,
+    ]
+    assert (
+        len(
+            theory.beside(3, "h200x1", "median_tpot_ms", own[own["arm"] == "baseline"], multiples=False).query(
+                "source == 'measured' and arm != 'baseline'"
+            )
+        )
+        == 0
+    )
     figure = plots.beside(rows, "multiple")
-    assert {text.get_text() for text in figure.legends[0].get_texts()} >= {"draft-k5", "predicted: l4x1", "reference: l4x1", "measured: h200x1\n(random weights, prescribed acceptance)"}
+    assert {text.get_text() for text in figure.legends[0].get_texts()} >= {
+        "draft-k5",
+        "predicted: l4x1",
+        "reference: l4x1",
+        "measured: h200x1\n(random weights, prescribed acceptance)",
+    }
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
     assert 0 <= box.x0 and box.x1 <= figure.bbox.x1
@@ -172,20 +209,48 @@ def test_prediction_reference_and_measurement_beside_one_another():
 
 def test_what_stands_beside_is_labelled_by_what_it_is_alone():
     own = draft_cost.arms()
-    labels = theory.beside(3, "l4x1", "total_token_throughput", own).groupby(["source", "arm"])["labels"].agg(lambda found: found.dropna().unique().tolist())
+    labels = (
+        theory.beside(3, "l4x1", "total_token_throughput", own)
+        .groupby(["source", "arm"])["labels"]
+        .agg(lambda found: found.dropna().unique().tolist())
+    )
     assert labels["predicted", "draft-k3"] == [] and labels["reference", "draft-k3"] == [""]
     assert labels["measured", "draft-k3"] == ["random weights, prescribed acceptance"]
     real = own.assign(weights="real", acceptance=None, engine="as released")
-    for cells, words in ((real, "measured: h200x1"), (real.assign(engine="modified"), "measured: h200x1\n(modified engine)")):
+    for cells, words in (
+        (real, "measured: h200x1"),
+        (real.assign(engine="modified"), "measured: h200x1\n(modified engine)"),
+    ):
         figure = plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple")
         assert words in {text.get_text() for text in figure.legends[0].get_texts()}
         plt.close(figure)
-    published = theory.beside(3, "h200x1", "total_token_throughput").query("source == 'measured'").groupby("arm")["labels"].first()
-    assert published["draft-k1"] == "random weights, prescribed acceptance" and published["draft-k3, its graphs on"].endswith("modified engine")
+    published = (
+        theory.beside(3, "h200x1", "total_token_throughput")
+        .query("source == 'measured'")
+        .groupby("arm")["labels"]
+        .first()
+    )
+    assert published["draft-k1"] == "random weights, prescribed acceptance" and published[
+        "draft-k3, its graphs on"
+    ].endswith("modified engine")
 
 
 def test_any_metric_can_be_drawn_beside_its_prediction():
-    rows = pandas.DataFrame([{"arm": "offloaded", "tokens": at, "value": at / 10, "source": source, "host": "l4x1", "low": at / 12, "high": at / 8} for at in (1000, 8000) for source in ("predicted", "measured")])
+    rows = pandas.DataFrame(
+        [
+            {
+                "arm": "offloaded",
+                "tokens": at,
+                "value": at / 10,
+                "source": source,
+                "host": "l4x1",
+                "low": at / 12,
+                "high": at / 8,
+            }
+            for at in (1000, 8000)
+            for source in ("predicted", "measured")
+        ]
+    )
     figure = plots.beside(rows, "TTFT (ms)", x="tokens", x_label="prompt (tokens)")
     assert figure.axes[0].get_xlabel() == "prompt (tokens)" and figure.axes[0].get_ylabel() == "TTFT (ms)"
     plt.close(figure)
@@ -217,10 +282,24 @@ def test_section_5_is_predicted_for_any_model():
     assert list(dict.fromkeys(found["arm"])) == ["70b-tp1", "70b-tp2", "70b-pp2", "70b-tp4", "70b-tp8"]
     assert found.set_index("arm").loc["70b-tp1", "reason"] == "out of memory: 131.4 GiB of weights, 79.1 GiB of memory"
     rows = found[found["concurrency"] == 8].set_index("arm")
-    assert rows.loc["70b-tp2", "multiple"] == 1 and rows.loc["70b-tp8", "output_throughput"] > rows.loc["70b-tp4", "output_throughput"] > rows.loc["70b-pp2", "output_throughput"]
-    assert theory.predict("g5.12xlarge", "Qwen/Qwen2.5-7B-Instruct", section=5).equals(theory.predict("g5.12xlarge", section=5))
-    small = theory.predict("g5.12xlarge", "smollm2-135m-instruct", section=5).dropna(subset=["reason"]).set_index("arm")["reason"]
-    assert small["135m-tp2"].startswith("the heads of smollm2-135m-instruct (9, 3 for keys and values) do not divide") and small["135m-tp8"] == "needs 8 GPUs, g5.12xlarge has 4"
+    assert (
+        rows.loc["70b-tp2", "multiple"] == 1
+        and rows.loc["70b-tp8", "output_throughput"]
+        > rows.loc["70b-tp4", "output_throughput"]
+        > rows.loc["70b-pp2", "output_throughput"]
+    )
+    assert theory.predict("g5.12xlarge", "Qwen/Qwen2.5-7B-Instruct", section=5).equals(
+        theory.predict("g5.12xlarge", section=5)
+    )
+    small = (
+        theory.predict("g5.12xlarge", "smollm2-135m-instruct", section=5)
+        .dropna(subset=["reason"])
+        .set_index("arm")["reason"]
+    )
+    assert (
+        small["135m-tp2"].startswith("the heads of smollm2-135m-instruct (9, 3 for keys and values) do not divide")
+        and small["135m-tp8"] == "needs 8 GPUs, g5.12xlarge has 4"
+    )
 
 
 def test_multiples_are_of_a_models_own_first_arm():
@@ -230,9 +309,15 @@ def test_multiples_are_of_a_models_own_first_arm():
 
 def test_gpus_that_reach_one_another_directly_add_in_one_step():
     four = latency.split(Work(1e7, 1e7, 1e3, layers=10, hidden_bytes=1000), tp=4)
-    ring, switch = (latency.all_reduce_s(four, Machine(1e9, 1e12, link_bandwidth=1e9, link_latency_s=1e-5, link_ring=ring), 1) for ring in (True, False))
+    ring, switch = (
+        latency.all_reduce_s(four, Machine(1e9, 1e12, link_bandwidth=1e9, link_latency_s=1e-5, link_ring=ring), 1)
+        for ring in (True, False)
+    )
     assert ring - switch == pytest.approx(20 * 2e-5) and switch == pytest.approx(20 * (1e-5 + 1.5e-6))
-    assert theory.machine(ceilings.of_host("a10gx4")).link_ring and not theory.machine(ceilings.of_host("h200x8")).link_ring
+    assert (
+        theory.machine(ceilings.of_host("a10gx4")).link_ring
+        and not theory.machine(ceilings.of_host("h200x8")).link_ring
+    )
 
 
 def test_bad_input_is_named():
@@ -247,7 +332,9 @@ def test_predict_on_the_command_line():
     text = call("--host", "l4x1")
     assert text.exit_code == 0 and "predicted, not measured; constants fitted to a baseline on this GPU" in text.output
     assert "ngram-k3" in text.output and "if the look-up proposes in every round" in text.output
-    every = call("--host", "p5.48xlarge", "--section", "5", "--model", "qwen2.5-14b-instruct")  # all arms start, none has a crossover
+    every = call(
+        "--host", "p5.48xlarge", "--section", "5", "--model", "qwen2.5-14b-instruct"
+    )  # all arms start, none has a crossover
     assert every.exit_code == 0 and "14b-tp8" in every.output and "nan" not in every.output
     found = json.loads(call("--host", "h200x1", "--section", "5", "--json").output)
     assert found["calibrated"] is True and {row["arm"] for row in found["rows"]} == set(theory.SPLITS)

@@ -1,4 +1,6 @@
-"""Section 11 names checks: each exists, each that exists is named, and the fault matrix is in words that the page explains."""
+"""Section 11 names checks: each exists, each that exists is named, and the fault matrix is in words that the page
+explains.
+"""
 
 import ast
 import csv
@@ -11,7 +13,9 @@ import pytest
 from serving_study import book, certificates, doctor, errors, machine, paths
 from serving_study.plans import speculation
 
-PAGE = re.sub(r"^```.*?^```$|\{term\}`[^`]*`", "", (paths.BOOK / "11-traps.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+PAGE = re.sub(
+    r"^```.*?^```$|\{term\}`[^`]*`", "", (paths.BOOK / "11-traps.md").read_text(), flags=re.MULTILINE | re.DOTALL
+)
 with open(paths.DATA / "faults.csv", newline="") as _file:
     FAULTS = list(csv.DictReader(_file))
 NAMED = re.compile(r"(doctor|certificate|start record): (`[^`]+`(?:, `[^`]+`)*)")
@@ -23,25 +27,38 @@ def named_in(module, *makers: str) -> set[str]:
     """What a module calls its checks: the first words that it gives to `makers`, with what is filled in in capitals."""
     found = set()
     for call in ast.walk(ast.parse(inspect.getsource(module))):
-        maker = isinstance(call, ast.Call) and (call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", ""))
+        maker = isinstance(call, ast.Call) and (
+            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        )
         if maker in makers and call.args:
             parts = call.args[0].values if isinstance(call.args[0], ast.JoinedStr) else [call.args[0]]
             if all(isinstance(part, ast.Constant | ast.FormattedValue) for part in parts):
-                found.add("".join(part.value if isinstance(part, ast.Constant) else ast.unparse(part.value).split(".")[0].upper() for part in parts))
+                found.add(
+                    "".join(
+                        part.value if isinstance(part, ast.Constant) else ast.unparse(part.value).split(".")[0].upper()
+                        for part in parts
+                    )
+                )
     return found
 
 
 KNOWN = {
-    "doctor": set().union(*(named_in(module, "Finding", "of_error", "_of_problem", "disk") for module in (doctor, machine))),
+    "doctor": set().union(
+        *(named_in(module, "Finding", "of_error", "_of_problem", "disk") for module in (doctor, machine))
+    ),
     "certificate": named_in(certificates, "Check"),
     "start record": {"ok", "failed", "unsupported"},
 }
-OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | {field.name for field in fields(speculation.Speculation)}
+OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | {
+    field.name for field in fields(speculation.Speculation)
+}
 
 
 def rows() -> list[list[str]]:
     """The page's tables of traps: trap, how it shows, caught by, when."""
-    lines = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in PAGE.splitlines() if line.startswith("|")]
+    lines = [
+        [cell.strip() for cell in line.strip()[1:-1].split("|")] for line in PAGE.splitlines() if line.startswith("|")
+    ]
     return [line for line in lines if len(line) == 4 and line[0] != "trap" and set(line[0]) != {"-"}]
 
 
@@ -52,7 +69,13 @@ def test_the_names_are_found():
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_every_check_that_is_named_exists(kind):
-    named = {name for text in (PAGE, "\n".join(row["caught by"] for row in FAULTS)) for found, names in NAMED.findall(text) if found == kind for name in CODE.findall(names)}
+    named = {
+        name
+        for text in (PAGE, "\n".join(row["caught by"] for row in FAULTS))
+        for found, names in NAMED.findall(text)
+        if found == kind
+        for name in CODE.findall(names)
+    }
     assert named and named <= KNOWN[kind], named - KNOWN[kind]
 
 

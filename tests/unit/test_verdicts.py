@@ -11,13 +11,29 @@ from serving_study import cli, paths, reference, store, sweeps
 from serving_study.errors import ParameterError
 from serving_study.reference import DIFFERS, NOT_COMPARABLE, REPRODUCES, Study
 
-FACTS = {"machine": "1 × NVIDIA L4", "model": "m", "draft": None, "weights": "real", "acceptance": None, "data set": "d", "load": "l", "version": "0.32.0"}
+FACTS = {
+    "machine": "1 × NVIDIA L4",
+    "model": "m",
+    "draft": None,
+    "weights": "real",
+    "acceptance": None,
+    "data set": "d",
+    "load": "l",
+    "version": "0.32.0",
+}
 
 
 def study(values: dict, **facts) -> Study:
     """`{(arm, concurrency): [a value a repeat]}`, all measured on FACTS."""
     rows = [
-        {"arm": arm, "concurrency": concurrency, "repeat": repeat, "certificate": "pass", "output_throughput": value, "facts": FACTS | facts}
+        {
+            "arm": arm,
+            "concurrency": concurrency,
+            "repeat": repeat,
+            "certificate": "pass",
+            "output_throughput": value,
+            "facts": FACTS | facts,
+        }
         for (arm, concurrency), repeats in values.items()
         for repeat, value in enumerate(repeats)
     ]
@@ -41,7 +57,10 @@ def test_equal_studies_reproduce():
 def test_a_difference_says_how_much_and_which_way():
     slower = BASE | {("fast", 1): [120.0, 121, 119]}
     found = judge(study(slower), study(BASE))
-    assert found["absolute", "fast"][0] == DIFFERS and found["absolute", "fast"][1] == "20.0% lower, outside both intervals"
+    assert (
+        found["absolute", "fast"][0] == DIFFERS
+        and found["absolute", "fast"][1] == "20.0% lower, outside both intervals"
+    )
     assert found["ratio", "fast"][0] == DIFFERS and found["absolute", "baseline"][0] == REPRODUCES
     assert judge(study(BASE), study(slower))["ratio", "fast"][1] == "25.0% higher, outside both intervals"
     # Within the tolerance that was stated it still reproduces.
@@ -74,13 +93,17 @@ def test_the_published_h200_reproduces_its_earlier_run_and_is_not_held_against_t
     runs = [run.name for run in store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).runs()]
     names = {name: reference.study(f"h200x1/{name}", 3, paths.RESULTS_PUBLISHED) for name in runs}
     assert set(reference.verdicts(names[runs[0]], names[runs[0]])["verdict"]) == {REPRODUCES}
-    table = reference.verdicts(reference.study("h200x1", 3, paths.RESULTS_PUBLISHED), reference.study("reference/l4x1", 3))
+    table = reference.verdicts(
+        reference.study("h200x1", 3, paths.RESULTS_PUBLISHED), reference.study("reference/l4x1", 3)
+    )
     assert set(table["verdict"]) == {NOT_COMPARABLE} and table["why"].str.contains("weights: random against real").all()
     assert {"absolute", "ratio"} == set(table["kind"])
 
 
 def test_unknown_studies_are_named():
-    with pytest.raises(ParameterError, match="no results of that name: nowhere\n.*allowed: cpu, h200x1, reference/l4x1"):
+    with pytest.raises(
+        ParameterError, match="no results of that name: nowhere\n.*allowed: cpu, h200x1, reference/l4x1"
+    ):
         reference.study("nowhere", 3, paths.RESULTS_PUBLISHED)
     with pytest.raises(ParameterError, match="no results of that name: h200x1/none"):
         reference.study("h200x1/none", 3, paths.RESULTS_PUBLISHED)
@@ -108,7 +131,9 @@ def test_what_tpot_explains_of_the_references_ratios():
     row = table.loc[("draft-k3", 64)]
     # The reference study: 1.74 times the throughput at a TPOT 1.19 times better.
     assert (round(row["ratio"], 2), round(row["latency"], 2)) == (1.74, 1.19)
-    assert row["share"] == pytest.approx(math.log(row["latency"]) / math.log(row["ratio"])) and row["rest"] == pytest.approx(row["ratio"] / row["latency"])
+    assert row["share"] == pytest.approx(math.log(row["latency"]) / math.log(row["ratio"])) and row[
+        "rest"
+    ] == pytest.approx(row["ratio"] / row["latency"])
     assert "baseline" not in table.index.get_level_values("arm")
 
 
@@ -119,21 +144,35 @@ def call(*words):
 def test_compare_on_the_command_line():
     run = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).runs()[0].name
     same = call(f"h200x1/{run}", f"h200x1/{run}")
-    assert same.exit_code == 0 and "0 differs, 0 not comparable" in same.output and "the intervals overlap" in same.output
+    assert (
+        same.exit_code == 0 and "0 differs, 0 not comparable" in same.output and "the intervals overlap" in same.output
+    )
     nothing = call("h200x1", "reference/l4x1", "--json")
     found = json.loads(nothing.output)
-    assert nothing.exit_code == 3 and found["counts"] == {REPRODUCES: 0, DIFFERS: 0, NOT_COMPARABLE: len(found["verdicts"])}
+    assert nothing.exit_code == 3 and found["counts"] == {
+        REPRODUCES: 0,
+        DIFFERS: 0,
+        NOT_COMPARABLE: len(found["verdicts"]),
+    }
     assert set(found["verdicts"][0]) == {"kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why"}
     assert isinstance(call("h200x1", "cpu", "--tolerance", "2").exception, ParameterError)
 
 
 def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study):
-    """The plan of what `narrow` would run: the baseline and the arm whose crossover lies inside, at the concurrencies between."""
+    """The plan of what `narrow` would run: the baseline and the arm whose crossover lies inside, at the concurrencies
+    between.
+    """
     base, arm, lost = study.arm("baseline"), study.arm("arm", k=3), study.arm("lost", k=1)
     plan = study.plan([base, arm, lost], concurrencies=(1, 16), repeats=2)
     ratios = {"baseline": (100, 100), "arm": (150, 80), "lost": (50, 50), "baseline-again": (100.5, 100.2)}
     rows = [
-        {"arm": name, "concurrency": concurrency, "repeat": repeat, "certificate": "pass", "output_throughput": value * (1 + 0.001 * repeat)}
+        {
+            "arm": name,
+            "concurrency": concurrency,
+            "repeat": repeat,
+            "certificate": "pass",
+            "output_throughput": value * (1 + 0.001 * repeat),
+        }
         for name, pair in ratios.items()
         for concurrency, value in zip((1, 16), pair, strict=True)
         for repeat in range(2)
@@ -145,8 +184,14 @@ def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study)
             self.frame = lambda: frame
 
     def run(more):
-        asked.append(([made.name for made in more.arms], [(load.concurrency, load.prompts) for load in more.loads], more.repeats))
-        return Found(pandas.DataFrame([{"arm": made.name, "concurrency": load.concurrency} for made in more.arms for load in more.loads]))
+        asked.append(
+            ([made.name for made in more.arms], [(load.concurrency, load.prompts) for load in more.loads], more.repeats)
+        )
+        return Found(
+            pandas.DataFrame(
+                [{"arm": made.name, "concurrency": load.concurrency} for made in more.arms for load in more.loads]
+            )
+        )
 
     monkeypatch.setattr(sweeps, "run", run)
     frame = sweeps.narrow(plan, Found(pandas.DataFrame(rows)), cells=2)

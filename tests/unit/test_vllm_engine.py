@@ -17,11 +17,18 @@ LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 CPU = Host("cpu", "x", 2, 8, 8)
 GPU = Host("l4x1", "x", 2, 8, 8, (Gpu(0, "NVIDIA L4", 22, 20, "8.9"),))
 PYTHON = Path("/venv/bin/python")
-OPTIONS = {"max_model_len": 4096, "max_num_seqs": 128, "seed": 42, "enable_prefix_caching": False, "gpu_memory_utilization": 0.9}
+OPTIONS = {
+    "max_model_len": 4096,
+    "max_num_seqs": 128,
+    "seed": 42,
+    "enable_prefix_caching": False,
+    "gpu_memory_utilization": 0.9,
+}
 BASELINE = Arm("baseline", Model("Qwen/Qwen2.5-7B-Instruct", "/models/7b", Path("/models/7b")), options=OPTIONS)
 DRAFT = Model("Qwen/Qwen2.5-0.5B-Instruct", "/models/0.5b", Path("/models/0.5b"))
 COMMON = (
-    "/venv/bin/python -m vllm.entrypoints.cli.main serve /models/7b --host 127.0.0.1 --port 8000 --served-model-name Qwen/Qwen2.5-7B-Instruct "
+    "/venv/bin/python -m vllm.entrypoints.cli.main serve /models/7b --host 127.0.0.1 --port 8000 "
+    "--served-model-name Qwen/Qwen2.5-7B-Instruct "
     "{}--max-model-len 4096 --max-num-seqs 128 --seed 42 --no-enable-prefix-caching --gpu-memory-utilization 0.9"
 )
 
@@ -35,19 +42,43 @@ def test_baseline():
 
 
 def test_ngram():
-    arm = replace(BASELINE, speculative={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}, technique="ngram")
+    arm = replace(
+        BASELINE,
+        speculative={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+        technique="ngram",
+    )
     words = vllm.command(arm, PYTHON, 8000)
     assert words[:-1] == [*COMMON.format("").split(" "), "--speculative-config"]
-    assert words[-1] == '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
+    assert (
+        words[-1] == '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
+    )
 
 
 def test_draft_and_prescribed_with_random_weights():
-    arm = replace(BASELINE, draft=DRAFT, technique="draft", acceptance="measured", speculative={"method": "draft_model", "model": DRAFT.source, "num_speculative_tokens": 3, "use_heterogeneous_vocab": True})
-    assert vllm.command(arm, PYTHON, 8000)[-1] == '{"method": "draft_model", "model": "/models/0.5b", "num_speculative_tokens": 3, "use_heterogeneous_vocab": true}'
+    arm = replace(
+        BASELINE,
+        draft=DRAFT,
+        technique="draft",
+        acceptance="measured",
+        speculative={
+            "method": "draft_model",
+            "model": DRAFT.source,
+            "num_speculative_tokens": 3,
+            "use_heterogeneous_vocab": True,
+        },
+    )
+    assert (
+        vllm.command(arm, PYTHON, 8000)[-1]
+        == '{"method": "draft_model", "model": "/models/0.5b", "num_speculative_tokens": 3, '
+        '"use_heterogeneous_vocab": true}'
+    )
     random = _prescribe(replace(arm, model=replace(BASELINE.model, weights="random")), 0.53)
     words = vllm.command(random, PYTHON, 8000)
     assert words[:-2] == COMMON.format("--load-format dummy ").split(" ")
-    assert json.loads(words[-1]) == arm.speculative | {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.59}
+    assert json.loads(words[-1]) == arm.speculative | {
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": 2.59,
+    }
 
 
 def test_the_removed_options_are_not_used():
@@ -57,7 +88,13 @@ def test_the_removed_options_are_not_used():
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [({"enforce_eager": True}, ["--enforce-eager"]), ({"enforce_eager": False}, ["--no-enforce-eager"]), ({"dtype": None}, []), ({"dtype": "float32"}, ["--dtype", "float32"]), ({"compilation_config": {"a": [1]}}, ["--compilation-config", '{"a": [1]}'])],
+    [
+        ({"enforce_eager": True}, ["--enforce-eager"]),
+        ({"enforce_eager": False}, ["--no-enforce-eager"]),
+        ({"dtype": None}, []),
+        ({"dtype": "float32"}, ["--dtype", "float32"]),
+        ({"compilation_config": {"a": [1]}}, ["--compilation-config", '{"a": [1]}']),
+    ],
 )
 def test_options_become_flags(option, words):
     assert vllm.command(replace(BASELINE, options=option), PYTHON, 1)[11:] == words
@@ -68,12 +105,18 @@ def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
     python = tmp_path / "bin" / "python"
-    arm = replace(BASELINE, model=replace(BASELINE.model, source=str(tmp_path)), environment={"VLLM_CPU_KVCACHE_SPACE": 1})
+    arm = replace(
+        BASELINE, model=replace(BASELINE.model, source=str(tmp_path)), environment={"VLLM_CPU_KVCACHE_SPACE": 1}
+    )
     for mine, bound in (([0, 1], "0-1"), ([2, 3, 4], "2-4"), ([0, 2], "0,2"), ([5], "5-5")):
         monkeypatch.setattr(vllm, "cores", lambda mine=mine: mine)
         assert vllm.environment(arm, CPU, python)["VLLM_CPU_OMP_THREADS_BIND"] == bound
     variables = vllm.environment(arm, CPU, python)
-    assert variables["VLLM_CPU_KVCACHE_SPACE"] == "1" and variables["HF_HUB_OFFLINE"] == "1" and variables["LD_PRELOAD"] == ""
+    assert (
+        variables["VLLM_CPU_KVCACHE_SPACE"] == "1"
+        and variables["HF_HUB_OFFLINE"] == "1"
+        and variables["LD_PRELOAD"] == ""
+    )
     (tmp_path / "lib" / "libiomp5.so").touch()
     assert vllm.environment(arm, CPU, python)["LD_PRELOAD"] == str(tmp_path / "lib" / "libiomp5.so")
     monkeypatch.setenv("LD_PRELOAD", "/lib/mine.so")
@@ -82,12 +125,20 @@ def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
 
 def test_the_environment_on_a_gpu():
     variables = vllm.environment(replace(BASELINE, model=replace(BASELINE.model, source="owner/name")), GPU, PYTHON)
-    assert variables["VLLM_NO_USAGE_STATS"] == "1" and not {"LD_PRELOAD", "VLLM_CPU_OMP_THREADS_BIND", "HF_HUB_OFFLINE"} & set(variables)
+    assert variables["VLLM_NO_USAGE_STATS"] == "1" and not {
+        "LD_PRELOAD",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "HF_HUB_OFFLINE",
+    } & set(variables)
 
 
 @pytest.mark.parametrize("name", ["cpu-baseline", "cpu-ngram-k3"])
 def test_a_real_cpu_log(name):
-    assert vllm.parse_start(log(name)) == {"kv_cache_tokens": 23296, "max_concurrency": 11.38, "engine_init_s": {"cpu-baseline": 1.44, "cpu-ngram-k3": 2.49}[name]}
+    assert vllm.parse_start(log(name)) == {
+        "kv_cache_tokens": 23296,
+        "max_concurrency": 11.38,
+        "engine_init_s": {"cpu-baseline": 1.44, "cpu-ngram-k3": 2.49}[name],
+    }
     assert isinstance(vllm.parse_start(log(name))["kv_cache_tokens"], int)
 
 
@@ -124,7 +175,11 @@ def test_a_log_without_a_death_has_no_cause(name):
         ("gpu-oom", "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"),
         ("cpu-fails-unrecognized", "an option that this version does not have: --speculative-model x"),
         ("cpu-fails-blocks", "the KV cache cannot hold one request of max_model_len"),
-        ("cpu-fails-tp", "a configuration that the engine refuses: Total number of attention heads (9) must be divisible by tensor parallel size (2)."),
+        (
+            "cpu-fails-tp",
+            "a configuration that the engine refuses: Total number of attention heads (9) must be divisible "
+            "by tensor parallel size (2).",
+        ),
     ],
 )
 def test_the_cause_in_a_whole_log(name, cause):
@@ -134,19 +189,35 @@ def test_the_cause_in_a_whole_log(name, cause):
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 139.81 GiB of which 1.31 GiB is free.", "out of memory: tried to allocate 2.00 GiB, 1.31 GiB free of 139.81 GiB"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total "
+            "capacity of 139.81 GiB of which 1.31 GiB is free.",
+            "out of memory: tried to allocate 2.00 GiB, 1.31 GiB free of 139.81 GiB",
+        ),
         ("torch.OutOfMemoryError: HIP out of memory", "out of memory"),
         (
-            "ValueError: Free memory on device cuda:0 (19.77/22.05 GiB) on startup is less than desired GPU memory utilization (0.9, 19.84 GiB). Decrease",
+            "ValueError: Free memory on device cuda:0 (19.77/22.05 GiB) on startup is less than desired GPU "
+            "memory utilization (0.9, 19.84 GiB). Decrease",
             "too little free GPU memory at start: 19.77/22.05 GiB, 0.9, 19.84 GiB",
         ),
         ("ValueError: No available memory for the cache blocks. Try increasing", "no memory left for the KV cache"),
         ("terminate called after throwing an instance of 'std::bad_alloc'", "out of host memory"),
-        ("RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes", "out of host memory"),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't "
+            "allocate memory: you tried to allocate 1 bytes",
+            "out of host memory",
+        ),
         ("OSError: [Errno 98] Address already in use", "the port is taken"),
-        ("Value error, Target and draft model should have the same vocabulary size. Target 1 Draft 2 [type=value_error", "target and draft vocabularies differ"),
+        (
+            "Value error, Target and draft model should have the same vocabulary size. Target 1 Draft 2 "
+            "[type=value_error",
+            "target and draft vocabularies differ",
+        ),
         ("OSError: [Errno 28] No space left on device", "disk full"),
-        ("(EngineCore pid=1) ERROR 07-14 10:02:38 [core.py:866] RuntimeError: NCCL error: unhandled system error", "RuntimeError: NCCL error: unhandled system error"),
+        (
+            "(EngineCore pid=1) ERROR 07-14 10:02:38 [core.py:866] RuntimeError: NCCL error: unhandled system error",
+            "RuntimeError: NCCL error: unhandled system error",
+        ),
         ("nothing went wrong", None),
     ],
 )
@@ -155,9 +226,15 @@ def test_known_causes(line, cause):
 
 
 def test_a_consequence_is_not_the_cause_where_there_is_another():
-    text = "ValueError: the cause\n(APIServer pid=1) vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\nRuntimeError: Engine core initialization failed. See root cause above."
+    text = (
+        "ValueError: the cause\n(APIServer pid=1) vllm.v1.engine.exceptions.EngineDeadError: EngineCore "
+        "encountered an issue.\nRuntimeError: Engine core initialization failed. See root cause above."
+    )
     assert vllm.cause(text) == "ValueError: the cause"
-    assert vllm.cause("RuntimeError: Engine core initialization failed.") == "RuntimeError: Engine core initialization failed."
+    assert (
+        vllm.cause("RuntimeError: Engine core initialization failed.")
+        == "RuntimeError: Engine core initialization failed."
+    )
 
 
 def test_a_dead_server_names_cause_and_end_of_log(tmp_path):

@@ -2,12 +2,12 @@
 
     python bench_worker.py LOG
 
-Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of the same id;
-the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own result an answer holds what tells a slow
-client from a slow server: the processor time of this process during the load, and how late its event loop woke up. With "watch": ["NAME", …]
-it also has the server's counters of these names before the first request and after each, which tells requests apart that come one by one.
-Ends when standard input closes, even in the middle of a load.
-"""
+Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of the
+same id; the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own
+result an answer holds what tells a slow client from a slow server: the processor time of this process during the load,
+and how late its event loop woke up. With "watch": ["NAME", …] it also has the server's counters of these names before
+the first request and after each, which tells requests apart that come one by one. Ends when standard input closes, even
+in the middle of a load."""
 
 import argparse
 import asyncio
@@ -84,14 +84,18 @@ def _run(serve, parser, arguments: list[str], names: list[str] | None = None) ->
 
 @contextlib.contextmanager
 def _watched(serve, names: list[str] | None):
-    """The server's counters `names` before the first request and after each, summed over their labels: for requests one by one."""
+    """The server's counters `names` before the first request and after each, summed over their labels: for requests one
+    by one.
+    """
     kept, counters = dict(serve.ASYNC_REQUEST_FUNCS), []
 
     async def scrape(url: str, session) -> dict:
         async with session.get(url.split("/v1/")[0] + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
         found = {name: [line for line in lines if line.split("{")[0].split(" ")[0] == name] for name in names}
-        return {name: sum(float(line.rsplit(" ", 1)[1]) for line in rows) if rows else None for name, rows in found.items()}
+        return {
+            name: sum(float(line.rsplit(" ", 1)[1]) for line in rows) if rows else None for name, rows in found.items()
+        }
 
     async def ask(request_func_input, session, *rest, **named):
         if not counters:

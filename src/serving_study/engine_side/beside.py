@@ -1,12 +1,15 @@
-"""A server that an engine needs beside it, and then the engine's own: one is up before the other starts, and neither outlives the other.
+"""A server that an engine needs beside it, and then the engine's own: one is up before the other starts, and neither
+outlives the other.
 
-    python beside.py --name lmcache --log lmcache.log -- python -m … server --port {message_port} --http-port {http_port} --- python -m … serve MODEL
+    python beside.py --name lmcache --log lmcache.log \
+        -- python -m … server --port {message_port} --http-port {http_port} --- python -m … serve MODEL
 
-`{message_port}` and `{http_port}` stand for free ports, the same in both commands. The first server is up when its /healthcheck answers 200; what its
-/config then says is printed in one line, for the harness to hold against what was asked for, and the engine starts. What the first server prints
-goes to LOG, the engine's lines to where this program's go. Ports are chosen and given up again before they are bound: a server that
-finds its own taken ends, and with it everything. When one ends, the other is ended too; the exit code is that of the first to end, and never 0
-for the server beside. Standard library alone.
+`{message_port}` and `{http_port}` stand for free ports, the same in both commands. The first server is up when its
+/healthcheck answers 200; what its /config then says is printed in one line, for the harness to hold against what was
+asked for, and the engine starts. What the first server prints goes to LOG, the engine's lines to where this program's
+go. Ports are chosen and given up again before they are bound: a server that finds its own taken ends, and with it
+everything. When one ends, the other is ended too; the exit code is that of the first to end, and never 0 for the server
+beside. Standard library alone.
 """
 
 import argparse
@@ -38,14 +41,20 @@ class Pair:
     """The two servers, and whether somebody has told this program to end."""
 
     def __init__(self, options: argparse.Namespace):
-        self.options, self.told, self.ports = options, False, dict(zip(("message_port", "http_port"), free_ports(2), strict=True))
+        self.options, self.told, self.ports = (
+            options,
+            False,
+            dict(zip(("message_port", "http_port"), free_ports(2), strict=True)),
+        )
         self.beside, self.engine = None, None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(self, "told", True))
 
     def run(self) -> int:
         with open(self.options.log, "ab") as log:
-            self.beside = subprocess.Popen(filled(self.options.beside, self.ports), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.beside = subprocess.Popen(
+                filled(self.options.beside, self.ports), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         try:
             return self._run()
         finally:
@@ -58,10 +67,17 @@ class Pair:
                 return self._lost()
             step = time.monotonic()
             time.sleep(POLL_S)
-            waited += min(time.monotonic() - step, 1.0)  # whoever is stopped for a minute (SIGSTOP) has not waited for one
+            waited += min(
+                time.monotonic() - step, 1.0
+            )  # whoever is stopped for a minute (SIGSTOP) has not waited for one
             if waited > self.options.ready_s:
                 return self._say(f"did not get ready within {self.options.ready_s:g} s", 1)
-        about = {"name": self.options.name, **self.ports, "ready_s": round(time.monotonic() - began, 2), "settings": json.loads(fetch(self.ports["http_port"], "/config"))}
+        about = {
+            "name": self.options.name,
+            **self.ports,
+            "ready_s": round(time.monotonic() - began, 2),
+            "settings": json.loads(fetch(self.ports["http_port"], "/config")),
+        }
         print(MARK + json.dumps(about), flush=True)
         self.engine = subprocess.Popen(filled(self.options.engine, self.ports), stdin=subprocess.DEVNULL)
         while self.engine.poll() is None and self.beside.poll() is None and not self.told:
@@ -71,7 +87,9 @@ class Pair:
         return self._lost()
 
     def _answers(self) -> bool:
-        """Whether the server beside is up; a stranger on its port does not count as long as ours is about to find that out."""
+        """Whether the server beside is up; a stranger on its port does not count as long as ours is about to find that
+        out.
+        """
         try:
             fetch(self.ports["http_port"], "/healthcheck", 5)
             return self.beside.poll() is None
@@ -84,9 +102,14 @@ class Pair:
         return self._say(f"ended with exit code {self.beside.returncode}", self.beside.returncode or 1)
 
     def _say(self, what: str, code: int) -> int:
-        """What happened to the server beside, its last lines before it: whoever looks for a cause finds the last error."""
+        """What happened to the server beside, after its last lines: whoever looks for a cause finds the last error."""
         lines = last_lines(self.options.log)
-        print("".join(f"    | {line}\n" for line in lines) + f"RuntimeError: {self.options.name}, which the engine needs beside it, {what}: {lines[-1] if lines else 'it printed nothing'}", flush=True)
+        print(
+            "".join(f"    | {line}\n" for line in lines)
+            + f"RuntimeError: {self.options.name}, which the engine needs beside it, {what}: "
+            f"{lines[-1] if lines else 'it printed nothing'}",
+            flush=True,
+        )
         return code
 
     def _end(self) -> None:

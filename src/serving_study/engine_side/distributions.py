@@ -2,10 +2,10 @@
 
     python distributions.py TARGET DRAFT CONVERSATIONS POSITIONS OUT.npz
 
-Both models read (float32, on the CPU, temperature 1) the prompts of a ShareGPT-format file followed by its own answers: each is
-forced along the text and says, before each token of the answer, what it would put next. POSITIONS of these places, five in
-each answer, are kept. OUT.npz holds `target` and `draft`, one row a place and one column a token, and `names`, where each place is.
-"""
+Both models read (float32, on the CPU, temperature 1) the prompts of a ShareGPT-format file followed by its own answers:
+each is forced along the text and says, before each token of the answer, what it would put next. POSITIONS of these
+places, five in each answer, are kept. OUT.npz holds `target` and `draft`, one row a place and one column a token, and
+`names`, where each place is."""
 
 import json
 import sys
@@ -23,7 +23,9 @@ def texts(tokenizer, conversations, count):
     found = []
     for conversation in conversations:
         question, answer = (turn["value"] for turn in conversation["conversations"][:2])
-        prompt = tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True)
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+        )
         start = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
         tokens = tokenizer(prompt + answer, add_special_tokens=False)["input_ids"][:LONGEST]
         if len(tokens) - start >= 4 * PER_ANSWER:
@@ -39,7 +41,11 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(target)
     with open(file, encoding="utf-8") as content:
         chosen = texts(tokenizer, json.load(content), -(-positions // PER_ANSWER))
-    places = [(name, tokens, start + (2 * part + 1) * (len(tokens) - start) // (2 * PER_ANSWER)) for name, tokens, start in chosen for part in range(PER_ANSWER)]
+    places = [
+        (name, tokens, start + (2 * part + 1) * (len(tokens) - start) // (2 * PER_ANSWER))
+        for name, tokens, start in chosen
+        for part in range(PER_ANSWER)
+    ]
     places = places[:positions]
     arrays = {"names": np.array([f"{name}, token {at}" for name, _, at in places])}
     for role, folder in (("target", target), ("draft", draft)):
@@ -49,7 +55,11 @@ def main() -> None:
             for name, tokens, _ in chosen:
                 logits = model(torch.tensor([tokens])).logits[0]
                 # Row at - 1 is what the model expects at `at`, having read the tokens before it.
-                rows += [torch.softmax(logits[at - 1].double(), dim=-1).float().numpy() for place, _, at in places if place == name]
+                rows += [
+                    torch.softmax(logits[at - 1].double(), dim=-1).float().numpy()
+                    for place, _, at in places
+                    if place == name
+                ]
         arrays[role] = np.stack(rows)
         del model
     np.savez(out, **arrays)

@@ -1,17 +1,19 @@
 """How good a draft is on answers that it never saw, by what a server will count.
 
-At temperature 1 the chance that a proposal is kept is the overlap of the two distributions, the sum over all tokens of min(p, q).
-At temperature 0 a proposal is kept if it is the target's own token, and what a server counts depends on where its rounds begin: a
-round of k proposals ends at the first refusal, whose correction is the target's, and the next round begins behind it. Proposals
-after a refusal are of no account, so inside a round all tokens before an accepted one are the target's own: the draft, read once
-along the target's answer, says the same as a draft that runs k steps by itself.
-"""
+At temperature 1 the chance that a proposal is kept is the overlap of the two distributions, the sum over all tokens of
+min(p, q). At temperature 0 a proposal is kept if it is the target's own token, and what a server counts depends on
+where its rounds begin: a round of k proposals ends at the first refusal, whose correction is the target's, and the next
+round begins behind it. Proposals after a refusal are of no account, so inside a round all tokens before an accepted one
+are the target's own: the draft, read once along the target's answer, says the same as a draft that runs k steps by
+itself."""
 
 import torch
 
 
 def rounds(follows: list[bool], k: int) -> tuple[int, list[int]]:
-    """Whole rounds of k along one answer, and how many kept their first, second, … proposal; `follows` is whether the draft names the next token."""
+    """Whole rounds of k along one answer, and how many kept their first, second, … proposal; `follows` is whether the
+    draft names the next token.
+    """
     at, count, kept = 0, 0, [0] * k
     while at + k <= len(follows):
         run = next((step for step in range(k) if not follows[at + step]), k)
@@ -23,7 +25,9 @@ def rounds(follows: list[bool], k: int) -> tuple[int, list[int]]:
 
 @torch.inference_mode()
 def compare(teacher, student, example: dict, device: str) -> tuple[list[float], list[bool], list[bool]]:
-    """At each token of the answer: the overlap, whether both put the same token first, and whether the draft puts the answer's first."""
+    """At each token of the answer: the overlap, whether both put the same token first, and whether the draft puts the
+    answer's first.
+    """
     tokens = torch.tensor([example["tokens"]], device=device)
     places = slice(example["start"] - 1, tokens.shape[1] - 1)  # what is expected at a token stands in the row before it
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -34,7 +38,9 @@ def compare(teacher, student, example: dict, device: str) -> tuple[list[float], 
 
 
 def evaluate(teacher, student, examples: list[dict], ks: list[int], device: str) -> dict:
-    """`acceptance` on answers at temperature 1, `agreement` on those at 0, each also for the book's prompts and the target's own; rounds by k."""
+    """`acceptance` on answers at temperature 1, `agreement` on those at 0, each also for the book's prompts and the
+    target's own; rounds by k.
+    """
     was_training = student.training
     student.eval()
     sums: dict[tuple, list[float]] = {}
@@ -55,17 +61,27 @@ def evaluate(teacher, student, examples: list[dict], ks: list[int], device: str)
 
 
 def summary(sums: dict[tuple, list[float]], counted: dict[int, tuple[int, list[int]]]) -> dict:
-    """An evaluation as it is told and kept: `sums` has (total, places) by (warm, kind of prompt), `counted` (rounds, kept by position) by k."""
+    """An evaluation as it is told and kept: `sums` has (total, places) by (warm, kind of prompt), `counted` (rounds,
+    kept by position) by k.
+    """
     mean = {key: total / places for key, (total, places) in sums.items()}
     by_k = {}
     for k, (count, kept) in counted.items():
         if count:
-            by_k[str(k)] = {"rounds": count, "by_position": [value / count for value in kept], "acceptance_rate": sum(kept) / (k * count), "tokens_a_round": 1 + sum(kept) / count}
+            by_k[str(k)] = {
+                "rounds": count,
+                "by_position": [value / count for value in kept],
+                "acceptance_rate": sum(kept) / (k * count),
+                "tokens_a_round": 1 + sum(kept) / count,
+            }
     return {
         "acceptance": mean.get((True, "all")),
         "agreement": mean.get((False, "all")),
         "acceptance_by_source": {kind: mean[True, kind] for kind in ("own", "written") if (True, kind) in mean},
         "agreement_by_source": {kind: mean[False, kind] for kind in ("own", "written") if (False, kind) in mean},
-        "positions": {"temperature 1": sums.get((True, "all"), [0, 0])[1], "temperature 0": sums.get((False, "all"), [0, 0])[1]},
+        "positions": {
+            "temperature 1": sums.get((True, "all"), [0, 0])[1],
+            "temperature 0": sums.get((False, "all"), [0, 0])[1],
+        },
         "rounds": by_k,
     }

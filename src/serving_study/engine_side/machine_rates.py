@@ -1,12 +1,13 @@
-"""Measures what a machine does at most: reads and copies of memory, matrix products, copies to and from GPUs and between them.
+"""Measures what a machine does at most: reads and copies of memory, matrix products, copies to and from GPUs and
+between them.
 
     python machine_rates.py bf16 cuda:0 cuda:1
     python machine_rates.py fp32 cpu
 
-One JSON line a figure, {"name": "memory read", "device": "cuda:0", "unit": "GB/s", "values": [271.2, …], "seconds": 0.8}, and {"done": true} at
-the end. A GB is 10⁹ bytes, and those of a memory copy count twice, read and written; each value is the mean of a repeat of REPEAT_S or more. Copies to and
-from a device use pinned memory, and are left out for a CPU unless HOST_COPIES is set. Ends when standard input closes.
-"""
+One JSON line a figure, {"name": "memory read", "device": "cuda:0", "unit": "GB/s", "values": [271.2, …], "seconds":
+0.8}, and {"done": true} at the end. A GB is 10⁹ bytes, and those of a memory copy count twice, read and written; each
+value is the mean of a repeat of REPEAT_S or more. Copies to and from a device use pinned memory, and are left out for a
+CPU unless HOST_COPIES is set. Ends when standard input closes."""
 
 import itertools
 import json
@@ -50,12 +51,27 @@ def report(name: str, device: str, amount: float, unit: str, call, *devices: tor
     """One line of `amount` over the time of `call`."""
     began = time.perf_counter()
     values = [amount / seconds for seconds in timed(call, *devices)]
-    print(json.dumps({"name": name, "device": device, "unit": unit, "values": [round(value, 4) for value in values], "seconds": round(time.perf_counter() - began, 2)}), flush=True)
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "device": device,
+                "unit": unit,
+                "values": [round(value, 4) for value in values],
+                "seconds": round(time.perf_counter() - began, 2),
+            }
+        ),
+        flush=True,
+    )
 
 
 def buffer_bytes(device: torch.device) -> int:
     """Larger than any cache, and an eighth of what is free at most."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = (
+        torch.cuda.mem_get_info(device)[0]
+        if device.type == "cuda"
+        else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    )
     return int(min(GIB if device.type == "cuda" else GIB // 2, free // 8)) // 4096 * 4096
 
 
@@ -69,7 +85,9 @@ def memory(device: torch.device, size: int) -> None:
 def matrices(device: torch.device, kind: str, side: int) -> None:
     left, right = (torch.randn(side, side, device=device).to(TYPES[kind]) for _ in range(2))
     product = torch.empty_like(left)
-    report(f"matrix {kind}", str(device), 2 * side**3 / 1e12, "TFLOP/s", lambda: torch.mm(left, right, out=product), device)
+    report(
+        f"matrix {kind}", str(device), 2 * side**3 / 1e12, "TFLOP/s", lambda: torch.mm(left, right, out=product), device
+    )
 
 
 def host_copies(device: torch.device, size: int) -> None:
@@ -82,7 +100,15 @@ def host_copies(device: torch.device, size: int) -> None:
 def peer_copies(source: torch.device, target: torch.device, size: int) -> None:
     sent = torch.ones(size, dtype=torch.uint8, device=source)
     arrived = torch.empty(size, dtype=torch.uint8, device=target)
-    report("GPU to GPU", f"{source} to {target}", size / 1e9, "GB/s", lambda: arrived.copy_(sent, non_blocking=True), source, target)
+    report(
+        "GPU to GPU",
+        f"{source} to {target}",
+        size / 1e9,
+        "GB/s",
+        lambda: arrived.copy_(sent, non_blocking=True),
+        source,
+        target,
+    )
 
 
 @torch.inference_mode()

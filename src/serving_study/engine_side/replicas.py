@@ -1,12 +1,13 @@
-"""Several servers of one model behind one port, which takes turns: connection 1 goes to the first, connection 2 to the second, and round again.
+"""Several servers of one model behind one port, which takes turns: connection 1 goes to the first, connection 2 to the
+second, and round again.
 
     python replicas.py --port 8000 --replicas 2 --ranks 1 -- python -m … serve MODEL --port {port}
 
-Bytes are passed on as they come, so that a stream is not buffered; who sends `Connection: close` with each request, as the book's load generator
-does, has each request balanced. Two paths are answered here: /health is 200 when every server's is, and /metrics is all servers' samples
-with a label `replica`. Each server gets GPUs or cores of its own (CUDA_VISIBLE_DEVICES, VLLM_CPU_OMP_THREADS_BIND: REPLICAS × RANKS of them, in
-order). When one ends, all end with its exit code. Standard library alone.
-"""
+Bytes are passed on as they come, so that a stream is not buffered; who sends `Connection: close` with each request, as
+the book's load generator does, has each request balanced. Two paths are answered here: /health is 200 when every
+server's is, and /metrics is all servers' samples with a label `replica`. Each server gets GPUs or cores of its own
+(CUDA_VISIBLE_DEVICES, VLLM_CPU_OMP_THREADS_BIND: REPLICAS × RANKS of them, in order). When one ends, all end with its
+exit code. Standard library alone."""
 
 import argparse
 import asyncio
@@ -23,10 +24,18 @@ SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{)?", re.MULTILINE)
 
 def shares(replicas: int, ranks: int, environment: dict[str, str]) -> list[dict[str, str]]:
     """Each server's own variables: its part of the GPUs, or of the list of cores."""
-    name, mark = ("VLLM_CPU_OMP_THREADS_BIND", "|") if "VLLM_CPU_OMP_THREADS_BIND" in environment else ("CUDA_VISIBLE_DEVICES", ",")
-    parts = [part for part in environment.get(name, "").split(mark) if part] or [str(index) for index in range(replicas * ranks)]
+    name, mark = (
+        ("VLLM_CPU_OMP_THREADS_BIND", "|")
+        if "VLLM_CPU_OMP_THREADS_BIND" in environment
+        else ("CUDA_VISIBLE_DEVICES", ",")
+    )
+    parts = [part for part in environment.get(name, "").split(mark) if part] or [
+        str(index) for index in range(replicas * ranks)
+    ]
     if len(parts) < replicas * ranks:
-        raise SystemExit(f"{replicas} servers of {ranks} ranks were asked for, and {name} has {len(parts)}: {environment[name]}")
+        raise SystemExit(
+            f"{replicas} servers of {ranks} ranks were asked for, and {name} has {len(parts)}: {environment[name]}"
+        )
     return [{name: mark.join(parts[index * ranks : (index + 1) * ranks])} for index in range(replicas)]
 
 
@@ -57,11 +66,18 @@ class Front:
     async def _all(self, path: str, writer: asyncio.StreamWriter) -> None:
         try:
             texts = await asyncio.gather(*(asyncio.to_thread(fetch, port, path) for port in self.ports))
-            status, body = "200 OK", "".join(labelled(text, replica) for replica, text in enumerate(texts)) if path == "/metrics" else ""
+            status, body = (
+                "200 OK",
+                "".join(labelled(text, replica) for replica, text in enumerate(texts)) if path == "/metrics" else "",
+            )
         except OSError as error:
             status, body = "503 Service Unavailable", f"{error}\n"
         content = body.encode()
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode() + content)
+        writer.write(
+            f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; "
+            f"charset=utf-8\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
+            + content
+        )
         await writer.drain()
 
     async def _pass_on(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +87,9 @@ class Front:
         back.write(head)
         ways = [asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer))]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)  # of a client that has gone, the server is told: it works for nobody
+            await asyncio.wait(
+                ways, return_when=asyncio.FIRST_COMPLETED
+            )  # of a client that has gone, the server is told: it works for nobody
         finally:
             for way in ways:
                 way.cancel()
@@ -88,11 +106,18 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def run(options: argparse.Namespace) -> int:
     ports = free_ports(options.replicas)
     environments = shares(options.replicas, options.ranks, dict(os.environ))
-    servers = [await asyncio.create_subprocess_exec(*[word.replace("{port}", str(port)) for word in options.command], env=os.environ | mine) for port, mine in zip(ports, environments, strict=True)]
+    servers = [
+        await asyncio.create_subprocess_exec(
+            *[word.replace("{port}", str(port)) for word in options.command], env=os.environ | mine
+        )
+        for port, mine in zip(ports, environments, strict=True)
+    ]
     end = lambda: [server.terminate() for server in servers if server.returncode is None]  # noqa: E731
     loop, ended = asyncio.get_running_loop(), [asyncio.create_task(server.wait()) for server in servers]
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: loop.call_later(PATIENCE_S, end))  # whoever ends the group has told them already
+        loop.add_signal_handler(
+            number, lambda: loop.call_later(PATIENCE_S, end)
+        )  # whoever ends the group has told them already
     front = await asyncio.start_server(Front(ports).serve, "127.0.0.1", options.port, backlog=1024)
     try:
         [first, *_], _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)

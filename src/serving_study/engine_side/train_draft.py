@@ -2,11 +2,11 @@
 
     python train_draft.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: prompts, answers, train
 
-SPEC.json is written by `serving_study.distillation`. One JSON line an event goes to standard output; all that the libraries print goes
-to standard error. Ends when standard input closes. The teacher runs beside the student, so that no logits are stored (on a CPU its last hidden states are); sequences of
-similar length share a batch and are padded on the right, which a causal model does not see: no text can look at another's, as it
-could in packed rows. Checkpoints appear whole, and one of another target, size, seed or data is refused.
-"""
+SPEC.json is written by `serving_study.distillation`. One JSON line an event goes to standard output; all that the
+libraries print goes to standard error. Ends when standard input closes. The teacher runs beside the student, so that no
+logits are stored (on a CPU its last hidden states are); sequences of similar length share a batch and are padded on the
+right, which a causal model does not see: no text can look at another's, as it could in packed rows. Checkpoints appear
+whole, and one of another target, size, seed or data is refused."""
 
 import copy
 import json
@@ -33,18 +33,27 @@ TOGETHER = 8  # of them in one pass
 
 
 def make_student(spec: dict, teacher) -> LlamaForCausalLM:
-    """A small Llama with the target's vocabulary; its embedding, most of its weights, begins as the target's, projected."""
+    """A small Llama with the target's vocabulary; its embedding, most of its weights, begins as the target's,
+    projected.
+    """
     torch.manual_seed(spec["seed"])
-    student = LlamaForCausalLM(LlamaConfig(**{key: value for key, value in spec["student"].items() if key != "torch_dtype"})).float()
+    student = LlamaForCausalLM(
+        LlamaConfig(**{key: value for key, value in spec["student"].items() if key != "torch_dtype"})
+    ).float()
     if spec["initial_embedding"] == "target":
         width = spec["student"]["hidden_size"]
-        for ours, theirs in ((student.get_input_embeddings(), teacher.get_input_embeddings()), (student.get_output_embeddings(), teacher.get_output_embeddings())):
+        for ours, theirs in (
+            (student.get_input_embeddings(), teacher.get_input_embeddings()),
+            (student.get_output_embeddings(), teacher.get_output_embeddings()),
+        ):
             ours.weight.data[:] = project(theirs.weight.data.float().cpu(), width)
     return student
 
 
 def project(embedding: torch.Tensor, width: int) -> torch.Tensor:
-    """The `width` directions in which the rows of an embedding differ most: inner products of rows stay as near as that width allows."""
+    """The `width` directions in which the rows of an embedding differ most: inner products of rows stay as near as that
+    width allows.
+    """
     if width >= embedding.shape[1]:
         return torch.nn.functional.pad(embedding, (0, width - embedding.shape[1]))
     _, directions = torch.linalg.eigh(embedding.T.double() @ embedding.double())  # ascending
@@ -70,7 +79,9 @@ def batches(examples: list[dict], epoch: int, spec: dict) -> list[list[int]]:
 
 
 def divergence(student_logits, teacher_logits, mix: float):
-    """(loss summed over rows, KL, total variation): the forward KL, total variation, or a mixture with `mix` of the latter."""
+    """(loss summed over rows, KL, total variation): the forward KL, total variation, or a mixture with `mix` of the
+    latter.
+    """
     log_q, log_p = torch.log_softmax(student_logits, -1), torch.log_softmax(teacher_logits, -1)
     p = log_p.exp()
     kl = (p * (log_p - log_q)).sum()
@@ -91,7 +102,9 @@ def truncated(teacher, layers: int):
 def padded(batch: list[dict], spec: dict) -> tuple[torch.Tensor, torch.Tensor]:
     """(tokens, whether an answer's token is expected there), both (texts, longest text), padded on the right."""
     longest = max(len(example["tokens"]) for example in batch)
-    tokens = torch.tensor([example["tokens"] + [spec["ends"][0]] * (longest - len(example["tokens"])) for example in batch])
+    tokens = torch.tensor(
+        [example["tokens"] + [spec["ends"][0]] * (longest - len(example["tokens"])) for example in batch]
+    )
     counted = torch.zeros(tokens.shape, dtype=torch.bool)
     for row, example in enumerate(batch):
         counted[row, example["start"] - 1 : len(example["tokens"]) - 1] = True
@@ -105,7 +118,9 @@ def hidden(model, tokens: torch.Tensor, counted: torch.Tensor, spec: dict) -> to
 
 
 def keep_states(teacher, training: list[dict], spec: dict, tell) -> None:
-    """Gives each text the teacher's hidden states at its answer, read once and kept on disk: on a CPU its passes would be most of the work."""
+    """Gives each text the teacher's hidden states at its answer, read once and kept on disk: on a CPU its passes would
+    be most of the work.
+    """
     parts = -(-len(training) // STATES)
     for part in range(parts):
         mine = training[part * STATES : (part + 1) * STATES]
@@ -135,12 +150,15 @@ def _save_array(beside: Path, array: np.ndarray) -> None:
 def step(teacher, student, batch: list[dict], spec: dict, mix: float) -> tuple[float, int]:
     """Gradients of one batch; returns the summed KL and the number of answer tokens.
 
-    Logits of a whole batch would take many GiB: the heads see `chunk` rows at a time, whose gradients are gathered at the student's
-    last hidden state and go back through its layers once.
-    """
+    Logits of a whole batch would take many GiB: the heads see `chunk` rows at a time, whose gradients are gathered at
+    the student's last hidden state and go back through its layers once."""
     tokens, counted = padded(batch, spec)
     with torch.no_grad():
-        theirs = torch.from_numpy(np.concatenate([example["states"] for example in batch])) if "states" in batch[0] else hidden(teacher, tokens, counted, spec)
+        theirs = (
+            torch.from_numpy(np.concatenate([example["states"] for example in batch]))
+            if "states" in batch[0]
+            else hidden(teacher, tokens, counted, spec)
+        )
     ours = hidden(student, tokens, counted, spec)
     gathered = ours.detach().requires_grad_()
     head, teacher_head = student.get_output_embeddings().weight, spec["teacher_head"]
@@ -178,11 +196,27 @@ class Checkpoint:
         try:
             found = torch.load(self.file, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise Refusal("the checkpoint cannot be read", value=f"{self.file}: {type(error).__name__}", allowed="a whole checkpoint", next=f"rm {self.file}, then the same command again") from None
-        different = [key for key in {**self.identity, **found["identity"]} if found["identity"].get(key) != self.identity.get(key)]
+            raise Refusal(
+                "the checkpoint cannot be read",
+                value=f"{self.file}: {type(error).__name__}",
+                allowed="a whole checkpoint",
+                next=f"rm {self.file}, then the same command again",
+            ) from None
+        different = [
+            key
+            for key in {**self.identity, **found["identity"]}
+            if found["identity"].get(key) != self.identity.get(key)
+        ]
         if different:
-            shown = ", ".join(f"{key} {found['identity'].get(key)} (now {self.identity.get(key)})" for key in sorted(different))
-            raise Refusal("the checkpoint is of another run", value=shown, allowed="the same target, size, seed and data", next="the same command with fresh=True, or another name")
+            shown = ", ".join(
+                f"{key} {found['identity'].get(key)} (now {self.identity.get(key)})" for key in sorted(different)
+            )
+            raise Refusal(
+                "the checkpoint is of another run",
+                value=shown,
+                allowed="the same target, size, seed and data",
+                next="the same command with fresh=True, or another name",
+            )
         return found
 
     def save(self, content: dict) -> None:
@@ -199,9 +233,8 @@ def _save(beside: Path, content: dict) -> None:
 def until_spent(spec: dict, training: list[dict], model, optimizer, state: dict, learn, look, keep, note) -> None:
     """Steps until the token or minute budget is spent, from where `state` stands.
 
-    `learn(batch, share)` leaves gradients in the model and returns the summed KL and the number of tokens; `look(share)` evaluates, which
-    does not count as time spent; `keep()` saves.
-    """
+    `learn(batch, share)` leaves gradients in the model and returns the summed KL and the number of tokens;
+    `look(share)` evaluates, which does not count as time spent; `keep()` saves."""
     order, order_of = [], None
     began, spent = time.monotonic(), state["elapsed_s"]
     told, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]  # the first step is told at once
@@ -222,7 +255,12 @@ def until_spent(spec: dict, training: list[dict], model, optimizer, state: dict,
         kl, count = learn([training[index] for index in order[state["batch"]]], share)
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         if not math.isfinite(norm):
-            raise Refusal("training diverged", value=f"step {state['step']}, gradient norm {norm}", allowed="a finite gradient", next="a smaller learning_rate, with fresh=True")
+            raise Refusal(
+                "training diverged",
+                value=f"step {state['step']}, gradient norm {norm}",
+                allowed="a finite gradient",
+                next="a smaller learning_rate, with fresh=True",
+            )
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         state["step"] += 1
@@ -233,26 +271,57 @@ def until_spent(spec: dict, training: list[dict], model, optimizer, state: dict,
         sums = [sums[0] + kl, sums[1] + count, max(sums[2], norm)]
         now = time.monotonic()
         if now - told >= EVENT_S and sums[1]:
-            note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=round(share, 4), kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=rate(spec, share), tokens_per_s=round(sums[1] / (now - told)))
+            note(
+                "step",
+                step=state["step"],
+                tokens=state["tokens"],
+                epoch=state["epoch"],
+                share=round(share, 4),
+                kl=sums[0] / sums[1],
+                gradient_norm=sums[2],
+                learning_rate=rate(spec, share),
+                tokens_per_s=round(sums[1] / (now - told)),
+            )
             told, sums = now, [0.0, 0, 0.0]
         if now - saved >= spec["checkpoint_s"]:
             keep()
             saved = time.monotonic()
     if sums[1]:
-        note("step", step=state["step"], tokens=state["tokens"], epoch=state["epoch"], share=1.0, kl=sums[0] / sums[1], gradient_norm=sums[2], learning_rate=0.0, tokens_per_s=None)
+        note(
+            "step",
+            step=state["step"],
+            tokens=state["tokens"],
+            epoch=state["epoch"],
+            share=1.0,
+            kl=sums[0] / sums[1],
+            gradient_norm=sums[2],
+            learning_rate=0.0,
+            tokens_per_s=None,
+        )
 
 
 def train(spec: dict, tokenizer, tell) -> None:
-    """Train until the token or minute budget is spent; writes model.safetensors (bf16), held-out.json and training.json into `work`."""
+    """Train until the token or minute budget is spent; writes model.safetensors (bf16), held-out.json and training.json
+    into `work`.
+    """
     device = spec["device"]
     checkpoint = Checkpoint(spec)
     found = checkpoint.load()
     torch.set_float32_matmul_precision("high")
-    teacher = AutoModelForCausalLM.from_pretrained(spec["target"], dtype=torch.bfloat16 if device == "cuda" else torch.float32).to(device).eval().requires_grad_(False)
+    teacher = (
+        AutoModelForCausalLM.from_pretrained(
+            spec["target"], dtype=torch.bfloat16 if device == "cuda" else torch.float32
+        )
+        .to(device)
+        .eval()
+        .requires_grad_(False)
+    )
     training, apart = draft_texts.examples(spec, tokenizer)
     student = make_student(spec, teacher).to(device)
     spec["teacher_head"] = teacher.get_output_embeddings().weight.float()
-    optimizer = torch.optim.AdamW(student.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=device == "cuda")
+    optimizer = torch.optim.AdamW(
+        student.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=device == "cuda"
+    )
     state = {"step": 0, "tokens": 0, "epoch": 0, "batch": 0, "elapsed_s": 0.0, "evaluations": 0, "log": []}
     if found:
         student.load_state_dict(found["model"])
@@ -270,11 +339,24 @@ def train(spec: dict, tokenizer, tell) -> None:
         tell(event, **about)
 
     def look(share):
-        note("held_out", step=state["step"], tokens=state["tokens"], share=round(share, 4), **draft_quality.evaluate(teacher, student, apart, spec["ks"], device))
+        note(
+            "held_out",
+            step=state["step"],
+            tokens=state["tokens"],
+            share=round(share, 4),
+            **draft_quality.evaluate(teacher, student, apart, spec["ks"], device),
+        )
         state["evaluations"] += 1
 
     def keep():
-        checkpoint.save({"model": student.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "state": state})
+        checkpoint.save(
+            {
+                "model": student.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+                "state": state,
+            }
+        )
         tell("checkpoint", step=state["step"], tokens=state["tokens"])
 
     def learn(batch, share):
@@ -287,7 +369,11 @@ def train(spec: dict, tokenizer, tell) -> None:
     student.load_state_dict({name: tensor.float() for name, tensor in shipped.items()})
     look(1.0)
     if spec["truncated"]:
-        note("truncated", layers=spec["truncated"], **draft_quality.evaluate(teacher, truncated(teacher, spec["truncated"]), apart, spec["ks"], device))
+        note(
+            "truncated",
+            layers=spec["truncated"],
+            **draft_quality.evaluate(teacher, truncated(teacher, spec["truncated"]), apart, spec["ks"], device),
+        )
     finish(spec, shipped, state, apart, data, tokenizer)
     tell("done", step=state["step"], tokens=state["tokens"], elapsed_s=round(state["elapsed_s"], 1))
 
@@ -309,21 +395,49 @@ def learnt_from(spec: dict, training: list[dict], apart: list[dict]) -> dict:
 def finish(spec: dict, tensors: dict, state: dict, apart: list[dict], data: dict, tokenizer) -> None:
     """Weights, the held-out prompts in ShareGPT's format, and last the log, whose presence says that training ended.
 
-    The prompts stand there templated: a load generator sends them to a server's completions as they are, and an answer to a bare text is another one.
-    """
+    The prompts stand there templated: a load generator sends them to a server's completions as they are, and an answer
+    to a bare text is another one."""
     from safetensors.torch import save_file
 
     if spec["student"]["tie_word_embeddings"]:
         tensors.pop("lm_head.weight", None)
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
-    draft_texts.write_whole(Path(spec["work"]) / "model.safetensors", lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"}))
+    draft_texts.write_whole(
+        Path(spec["work"]) / "model.safetensors",
+        lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"}),
+    )
     conversations = [
-        {"id": f"held-out-{number:03d}", "conversations": [{"from": "human", "value": draft_texts.templated(tokenizer, example["prompt"])}, {"from": "gpt", "value": tokenizer.decode(example["tokens"][example["start"] :], skip_special_tokens=True)}]}
+        {
+            "id": f"held-out-{number:03d}",
+            "conversations": [
+                {"from": "human", "value": draft_texts.templated(tokenizer, example["prompt"])},
+                {
+                    "from": "gpt",
+                    "value": tokenizer.decode(example["tokens"][example["start"] :], skip_special_tokens=True),
+                },
+            ],
+        }
         for number, example in enumerate(example for example in apart if example["temperature"] == 0 and example["own"])
     ]
     draft_texts.write_json(Path(spec["work"]) / "held-out.json", conversations)
-    versions = {"torch": torch.__version__, "transformers": __import__("transformers").__version__, "device": torch.cuda.get_device_name() if spec["device"] == "cuda" else "cpu"}
-    draft_texts.write_json(Path(spec["work"]) / "training.json", {"identity": spec["identity"], "versions": versions, "data": data, "steps": state["step"], "tokens": state["tokens"], "epochs": state["epoch"], "elapsed_s": state["elapsed_s"], "log": state["log"]})
+    versions = {
+        "torch": torch.__version__,
+        "transformers": __import__("transformers").__version__,
+        "device": torch.cuda.get_device_name() if spec["device"] == "cuda" else "cpu",
+    }
+    draft_texts.write_json(
+        Path(spec["work"]) / "training.json",
+        {
+            "identity": spec["identity"],
+            "versions": versions,
+            "data": data,
+            "steps": state["step"],
+            "tokens": state["tokens"],
+            "epochs": state["epoch"],
+            "elapsed_s": state["elapsed_s"],
+            "log": state["log"],
+        },
+    )
 
 
 def main() -> None:

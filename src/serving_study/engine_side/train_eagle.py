@@ -1,11 +1,14 @@
 """Trains an EAGLE-3 head for a target on the target's own answers, from the target's hidden states.
 
-    python train_eagle.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: states, train; train_draft.py writes the answers
+    python train_eagle.py SPEC.json STAGE [STAGE …] 2>> LOG
 
-SPEC.json is written by `serving_study.eagle`; events, checkpoints and refusals are those of `train_draft.py`. The target's states are
-computed once, in parts that outlive a kill, and kept in memory as bf16: on a CPU the target's pass over a token costs more than all
-that the head does with it. What can mislead: held-out rounds are read along the target's answers, a proposal counting only while all
-before it in its round were right, which is what a server counts; and a proposal outside the head's vocabulary is never right.
+Stages: states, train; train_draft.py writes the answers.
+
+SPEC.json is written by `serving_study.eagle`; events, checkpoints and refusals are those of `train_draft.py`. The
+target's states are computed once, in parts that outlive a kill, and kept in memory as bf16: on a CPU the target's pass
+over a token costs more than all that the head does with it. What can mislead: held-out rounds are read along the
+target's answers, a proposal counting only while all before it in its round were right, which is what a server counts;
+and a proposal outside the head's vocabulary is never right.
 """
 
 import json
@@ -30,16 +33,31 @@ PART = 32  # answers whose states are written together
 
 def load_target(spec: dict):
     dtype = torch.bfloat16 if spec["device"] == "cuda" else torch.float32
-    return AutoModelForCausalLM.from_pretrained(spec["target"], dtype=dtype).to(spec["device"]).eval().requires_grad_(False)
+    return (
+        AutoModelForCausalLM.from_pretrained(spec["target"], dtype=dtype)
+        .to(spec["device"])
+        .eval()
+        .requires_grad_(False)
+    )
 
 
 def ordered(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
     """(training, held out) as `draft_texts.examples` has them, the former in an order that the seed decides."""
     if not (Path(spec["data"]) / "answers" / "done.json").is_file():
-        raise Refusal("the answers are not there yet", value=f"{spec['data']}/answers", allowed="a folder with done.json", next="the stages prompts and answers first")
+        raise Refusal(
+            "the answers are not there yet",
+            value=f"{spec['data']}/answers",
+            allowed="a folder with done.json",
+            next="the stages prompts and answers first",
+        )
     training, apart = draft_texts.examples(spec, tokenizer)
     if not training or not apart:
-        raise Refusal("nothing to learn from, or nothing held out", value=f"{len(training)} and {len(apart)} answers", allowed="at least one of either", next="-p prompts=MORE")
+        raise Refusal(
+            "nothing to learn from, or nothing held out",
+            value=f"{len(training)} and {len(apart)} answers",
+            allowed="at least one of either",
+            next="-p prompts=MORE",
+        )
     return [training[index] for index in np.random.default_rng(spec["seed"]).permutation(len(training))], apart
 
 
@@ -48,7 +66,9 @@ def states_folder(spec: dict) -> Path:
 
 
 def states(spec: dict, tokenizer, tell) -> None:
-    """The target's states at every token, held-out answers first; ends early after `spec["states_minutes"]` or `spec["memory_gib"]`."""
+    """The target's states at every token, held-out answers first; ends early after `spec["states_minutes"]` or
+    `spec["memory_gib"]`.
+    """
     training, apart = ordered(spec, tokenizer)
     folder, examples = states_folder(spec), apart + training
     budget, done = {name: spec[name] for name in ("states_minutes", "memory_gib")}, folder / "done.json"
@@ -57,14 +77,19 @@ def states(spec: dict, tokenizer, tell) -> None:
         return
     target, began, size, whole = None, time.monotonic(), 0, -(-len(examples) // PART)
     for part in range(whole):
-        if part * PART > len(apart) and (time.monotonic() - began > 60 * spec["states_minutes"] or size > 2**30 * spec["memory_gib"]):
+        if part * PART > len(apart) and (
+            time.monotonic() - began > 60 * spec["states_minutes"] or size > 2**30 * spec["memory_gib"]
+        ):
             break
         place, mine = folder / f"part-{part:04d}.pt", examples[part * PART : (part + 1) * PART]
         if not place.is_file():
             if target is None:
                 target = load_target(spec)
                 read = eagle_head.collect(target, spec["states_layers"])
-            content = {"length": [len(example["tokens"]) for example in mine], "states": torch.cat(read_all(read, mine, spec))}
+            content = {
+                "length": [len(example["tokens"]) for example in mine],
+                "states": torch.cat(read_all(read, mine, spec)),
+            }
             draft_texts.write_whole(place, lambda beside, content=content: torch.save(content, beside))
         size += place.stat().st_size
         tell("progress", stage="states", done=part + 1, total=whole, seconds=round(time.monotonic() - began, 1))
@@ -72,7 +97,9 @@ def states(spec: dict, tokenizer, tell) -> None:
 
 
 def read_all(read, examples: list[dict], spec: dict) -> list[torch.Tensor]:
-    """States of each example, [tokens, layers * width], bf16; those of similar length share a pass, padded on the right."""
+    """States of each example, [tokens, layers * width], bf16; those of similar length share a pass, padded on the
+    right.
+    """
     found: list = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda index: len(examples[index]["tokens"]))
     while order:
@@ -88,7 +115,9 @@ def read_all(read, examples: list[dict], spec: dict) -> list[torch.Tensor]:
 
 def pad(sequences: list[list[int]], spec: dict) -> torch.Tensor:
     longest = max(map(len, sequences))
-    return torch.tensor([tokens + [spec["ends"][0]] * (longest - len(tokens)) for tokens in sequences]).to(spec["device"])
+    return torch.tensor([tokens + [spec["ends"][0]] * (longest - len(tokens)) for tokens in sequences]).to(
+        spec["device"]
+    )
 
 
 def with_states(spec: dict, training: list[dict], apart: list[dict]) -> tuple[list[dict], list[dict]]:
@@ -98,16 +127,31 @@ def with_states(spec: dict, training: list[dict], apart: list[dict]) -> tuple[li
         content = torch.load(place, weights_only=True)
         mine = examples[len(found) : len(found) + len(content["length"])]
         if [len(example["tokens"]) for example in mine] != content["length"]:
-            raise Refusal("the stored states are of other answers", value=place, allowed="states of the answers beside them", next=f"rm -r {place.parent}, then the same command again")
-        found += [example | {"states": rows} for example, rows in zip(mine, content["states"].split(content["length"]), strict=True)]
+            raise Refusal(
+                "the stored states are of other answers",
+                value=place,
+                allowed="states of the answers beside them",
+                next=f"rm -r {place.parent}, then the same command again",
+            )
+        found += [
+            example | {"states": rows}
+            for example, rows in zip(mine, content["states"].split(content["length"]), strict=True)
+        ]
     if len(found) <= len(apart):
-        raise Refusal("no training answer has its states", value=f"{len(found)} of {len(examples)} answers", allowed=f"more than the {len(apart)} held out", next="a larger states_minutes or memory_gib")
+        raise Refusal(
+            "no training answer has its states",
+            value=f"{len(found)} of {len(examples)} answers",
+            allowed=f"more than the {len(apart)} held out",
+            next="a larger states_minutes or memory_gib",
+        )
     return found[len(apart) :], found[: len(apart)]
 
 
 def choose_vocabulary(training: list[dict], spec: dict) -> torch.Tensor:
     """The target's tokens that the head can propose: those most frequent in the answers, in ascending order."""
-    counts = np.bincount(np.concatenate([example["tokens"][example["start"] :] for example in training]), minlength=spec["vocabulary"])
+    counts = np.bincount(
+        np.concatenate([example["tokens"][example["start"] :] for example in training]), minlength=spec["vocabulary"]
+    )
     counts[spec["ends"]] = counts.max() + 1
     return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[: spec["config"]["draft_vocab_size"]]))
 
@@ -115,12 +159,15 @@ def choose_vocabulary(training: list[dict], spec: dict) -> torch.Tensor:
 def step(head, batch: list[dict], spec: dict) -> tuple[float, int]:
     """Gradients of one batch; returns the summed KL of the first step and its number of proposals.
 
-    The logits are made `chunk` rows at a time, whose gradients are gathered at the hidden states and go back through the layer once.
-    A row counts where the text's own next token is in the head's vocabulary, so that on average it has the weight of what is in there.
-    """
+    The logits are made `chunk` rows at a time, whose gradients are gathered at the hidden states and go back through
+    the layer once. A row counts where the text's own next token is in the head's vocabulary, so that on average it has
+    the weight of what is in there."""
     device, steps = spec["device"], spec["unroll"]
     tokens, hidden = pad([example["tokens"] for example in batch], spec), pad_states(batch, spec)
-    starts, lengths = (torch.tensor(values, device=device) for values in ([example["start"] for example in batch], [len(example["tokens"]) for example in batch]))
+    starts, lengths = (
+        torch.tensor(values, device=device)
+        for values in ([example["start"] for example in batch], [len(example["tokens"]) for example in batch])
+    )
     first = int(starts.min()) - 1
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         outputs = head.unroll(tokens, hidden, steps, first)
@@ -153,11 +200,15 @@ def step(head, batch: list[dict], spec: dict) -> tuple[float, int]:
 
 
 def pad_states(batch: list[dict], spec: dict) -> torch.Tensor:
-    return torch.nn.utils.rnn.pad_sequence([example["states"].float() for example in batch], batch_first=True).to(spec["device"])
+    return torch.nn.utils.rnn.pad_sequence([example["states"].float() for example in batch], batch_first=True).to(
+        spec["device"]
+    )
 
 
 def rounds(follows: list[list[bool]], k: int) -> tuple[int, list[int]]:
-    """As `draft_quality.rounds`; `follows[at][step]` is whether the step-th proposal of a round that begins at `at` is the text's token."""
+    """As `draft_quality.rounds`; `follows[at][step]` is whether the step-th proposal of a round that begins at `at` is
+    the text's token.
+    """
     at, count, kept = 0, 0, [0] * k
     while at + k <= len(follows):
         run = next((number for number in range(k) if not follows[at][number]), k)
@@ -169,7 +220,9 @@ def rounds(follows: list[list[bool]], k: int) -> tuple[int, list[int]]:
 
 @torch.inference_mode()
 def evaluate(head, examples: list[dict], spec: dict) -> dict:
-    """What `draft_quality.evaluate` says of a draft: rounds begin behind the answer's first token, which the target's prefill gives."""
+    """What `draft_quality.evaluate` says of a draft: rounds begin behind the answer's first token, which the target's
+    prefill gives.
+    """
     sums: dict[tuple, list[float]] = {}
     counted = {k: (0, [0] * k) for k in spec["ks"]}
     covered = [0, 0]
@@ -184,11 +237,19 @@ def evaluate(head, examples: list[dict], spec: dict) -> dict:
         q = head.lm_head(outputs[0][0, :rows])
         p = spec["teacher_whole"](hidden[0, first + 1 : length - 1])
         if warm:
-            per_token = torch.minimum(torch.softmax(p, -1)[:, spec["vocabulary_ids"]], torch.softmax(q, -1)).sum(-1).tolist()
+            per_token = (
+                torch.minimum(torch.softmax(p, -1)[:, spec["vocabulary_ids"]], torch.softmax(q, -1)).sum(-1).tolist()
+            )
         else:
             per_token = (spec["vocabulary_ids"][q.argmax(-1)] == p.argmax(-1)).tolist()
             padded = torch.nn.functional.pad(tokens[0], (0, len(outputs)), value=-1)
-            follows = [(spec["vocabulary_ids"][head.lm_head(output[0, :rows]).argmax(-1)] == padded[first + 2 + number : first + 2 + number + rows]).tolist() for number, output in enumerate(outputs)]
+            follows = [
+                (
+                    spec["vocabulary_ids"][head.lm_head(output[0, :rows]).argmax(-1)]
+                    == padded[first + 2 + number : first + 2 + number + rows]
+                ).tolist()
+                for number, output in enumerate(outputs)
+            ]
             for k in spec["ks"]:
                 count, kept = rounds(list(zip(*follows, strict=True)), k)
                 counted[k] = (counted[k][0] + count, [a + b for a, b in zip(counted[k][1], kept, strict=True)])
@@ -202,18 +263,26 @@ def evaluate(head, examples: list[dict], spec: dict) -> dict:
 
 def teach(target, vocabulary: torch.Tensor, spec: dict) -> None:
     """Into `spec`: the teacher's logits from its stored states, over the head's vocabulary and over all tokens."""
-    norm, weight, width = target.base_model.norm, target.get_output_embeddings().weight.float(), spec["config"]["hidden_size"]
+    norm, weight, width = (
+        target.base_model.norm,
+        target.get_output_embeddings().weight.float(),
+        spec["config"]["hidden_size"],
+    )
     reduced = weight[vocabulary]
 
     def last(rows):
         return norm(rows[:, -width:].to(weight.device)).float()
 
     spec["drafted"] = torch.zeros(len(weight), dtype=torch.bool, device=weight.device).index_fill_(0, vocabulary, True)
-    spec["vocabulary_ids"], spec["teacher"], spec["teacher_whole"] = vocabulary, lambda rows: last(rows) @ reduced.T, lambda rows: last(rows) @ weight.T
+    spec["vocabulary_ids"], spec["teacher"], spec["teacher_whole"] = (
+        vocabulary,
+        lambda rows: last(rows) @ reduced.T,
+        lambda rows: last(rows) @ weight.T,
+    )
 
 
 def train(spec: dict, tokenizer, tell) -> None:
-    """Train until the token or minute budget is spent; writes model.safetensors (bf16) and training.json into `work`."""
+    """Train until the token or minute budget is spent; writes model.safetensors (bf16) and training.json to `work`."""
     device = spec["device"]
     checkpoint = train_draft.Checkpoint(spec)
     found = checkpoint.load()
@@ -227,7 +296,9 @@ def train(spec: dict, tokenizer, tell) -> None:
     torch.manual_seed(spec["seed"])
     head = eagle_head.Head(spec["config"], target.get_input_embeddings().weight.float()).to(device)
     head.begin(target, vocabulary)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    optimizer = torch.optim.AdamW(
+        head.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=True
+    )
     state = {"step": 0, "tokens": 0, "epoch": 0, "batch": 0, "elapsed_s": 0.0, "evaluations": 0, "log": []}
     if found:
         head.load_state_dict(found["model"])
@@ -242,14 +313,18 @@ def train(spec: dict, tokenizer, tell) -> None:
         tell(event, **about)
 
     def look(share):
-        note("held_out", step=state["step"], tokens=state["tokens"], share=round(share, 4), **evaluate(head, apart, spec))
+        note(
+            "held_out", step=state["step"], tokens=state["tokens"], share=round(share, 4), **evaluate(head, apart, spec)
+        )
         state["evaluations"] += 1
 
     def keep():
         checkpoint.save({"model": head.state_dict(), "optimizer": optimizer.state_dict(), "state": state})
         tell("checkpoint", step=state["step"], tokens=state["tokens"])
 
-    train_draft.until_spent(spec, training, head, optimizer, state, lambda batch, share: step(head, batch, spec), look, keep, note)
+    train_draft.until_spent(
+        spec, training, head, optimizer, state, lambda batch, share: step(head, batch, spec), look, keep, note
+    )
     shipped = eagle_head.tensors(head, vocabulary, spec["vocabulary"], torch.bfloat16)
     head.load_state_dict({name: tensor.float() for name, tensor in shipped.items() if name not in ("d2t", "t2d")})
     look(1.0)
@@ -263,9 +338,27 @@ def finish(spec: dict, tensors: dict, state: dict, data: dict) -> None:
     from safetensors.torch import save_file
 
     work = Path(spec["work"])
-    draft_texts.write_whole(work / "model.safetensors", lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"}))
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": torch.cuda.get_device_name() if spec["device"] == "cuda" else "cpu"}
-    draft_texts.write_json(work / "training.json", {"identity": spec["identity"], "versions": versions, "data": data, "steps": state["step"], "tokens": state["tokens"], "epochs": state["epoch"], "elapsed_s": state["elapsed_s"], "log": state["log"]})
+    draft_texts.write_whole(
+        work / "model.safetensors", lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"})
+    )
+    versions = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": torch.cuda.get_device_name() if spec["device"] == "cuda" else "cpu",
+    }
+    draft_texts.write_json(
+        work / "training.json",
+        {
+            "identity": spec["identity"],
+            "versions": versions,
+            "data": data,
+            "steps": state["step"],
+            "tokens": state["tokens"],
+            "epochs": state["epoch"],
+            "elapsed_s": state["elapsed_s"],
+            "log": state["log"],
+        },
+    )
 
 
 def main() -> None:

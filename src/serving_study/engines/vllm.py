@@ -1,9 +1,9 @@
 """vLLM: its command line, its environment, what its startup log says, and the names of its counters.
 
-What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank; `--speculative-model` and
-`--num-speculative-tokens` are gone, everything about speculation is one JSON option; an unknown key inside
-`kv_connector_extra_config` is accepted in silence. An arm with a sidecar has two servers: `beside` makes one command of them.
-"""
+What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank; `--speculative-model`
+and `--num-speculative-tokens` are gone, everything about speculation is one JSON option; an unknown key inside
+`kv_connector_extra_config` is accepted in silence. An arm with a sidecar has two servers: `beside` makes one command of
+them."""
 
 import json
 import os
@@ -27,28 +27,85 @@ EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
 LOADED_BYTES, STORED_BYTES = "vllm:kv_offload_load_bytes_total", "vllm:kv_offload_store_bytes_total"
 CACHE = "vllm:cache_config_info"
-# Of the LMCache server beside an engine, in pieces of `chunk_size` tokens; those of its second tier are there once it was used.
-CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK = "lmcache_mp_l1_write_chunks_total", "lmcache_mp_l2_store_completed_objects_chunks_total", "lmcache_mp_l2_prefetch_load_completed_chunks_total"
-CHUNKS_HANDED_ON, EVENTS_QUEUED = "lmcache_mp_l2_store_submitted_objects_chunks_total", "lmcache_mp_event_bus_queue_depth"
-SIDECARS = {"lmcache": ("-m", "lmcache.cli.main", "server", "--host", "127.0.0.1", "--port", "{message_port}", "--http-host", "127.0.0.1", "--http-port", "{http_port}")}
-COUNTERS = (DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_PER_POSITION, PROMPT_TOKENS, GENERATION_TOKENS, REQUESTS, PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, PREEMPTIONS, LOADED_BYTES, STORED_BYTES)
-WATCHED = (PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_HITS, "vllm:time_to_first_token_seconds_sum")  # after each request, where requests come one by one
+# Of the LMCache server beside an engine, in pieces of `chunk_size` tokens; those of its second tier are there once it
+# was used.
+CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK = (
+    "lmcache_mp_l1_write_chunks_total",
+    "lmcache_mp_l2_store_completed_objects_chunks_total",
+    "lmcache_mp_l2_prefetch_load_completed_chunks_total",
+)
+CHUNKS_HANDED_ON, EVENTS_QUEUED = (
+    "lmcache_mp_l2_store_submitted_objects_chunks_total",
+    "lmcache_mp_event_bus_queue_depth",
+)
+SIDECARS = {
+    "lmcache": (
+        "-m",
+        "lmcache.cli.main",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{message_port}",
+        "--http-host",
+        "127.0.0.1",
+        "--http-port",
+        "{http_port}",
+    )
+}
+COUNTERS = (
+    DRAFTS,
+    DRAFTED,
+    ACCEPTED,
+    ACCEPTED_PER_POSITION,
+    PROMPT_TOKENS,
+    GENERATION_TOKENS,
+    REQUESTS,
+    PREFIX_QUERIES,
+    PREFIX_HITS,
+    EXTERNAL_HITS,
+    PREEMPTIONS,
+    LOADED_BYTES,
+    STORED_BYTES,
+)
+WATCHED = (
+    PREFIX_QUERIES,
+    PREFIX_HITS,
+    EXTERNAL_HITS,
+    "vllm:time_to_first_token_seconds_sum",
+)  # after each request, where requests come one by one
 HISTOGRAMS = ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds")
 
 OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a total capacity of (?P<capacity>[\d.]+ [KMG]iB) of which (?P<free>[\d.]+ [KMG]iB) is free"
+    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "
+    r"total capacity of (?P<capacity>[\d.]+ [KMG]iB) of which (?P<free>[\d.]+ [KMG]iB) is free"
 )
 CAUSES = (
-    (re.compile(r"Free memory on device.*?\((?P<a>[\d./ GiB]+)\) on startup is less than desired GPU memory utilization.*?\((?P<b>[\d., GiB]+)\)"), "too little free GPU memory at start"),
+    (
+        re.compile(
+            r"Free memory on device.*?\((?P<a>[\d./ GiB]+)\) on startup is less than desired GPU memory "
+            r"utilization.*?\((?P<b>[\d., GiB]+)\)"
+        ),
+        "too little free GPU memory at start",
+    ),
     (re.compile(r"No available memory for the cache blocks"), "no memory left for the KV cache"),
-    (re.compile(r"larger than the available KV cache memory|KV cache is needed, which is larger"), "the KV cache cannot hold one request of max_model_len"),
+    (
+        re.compile(r"larger than the available KV cache memory|KV cache is needed, which is larger"),
+        "the KV cache cannot hold one request of max_model_len",
+    ),
     (re.compile(r"std::bad_alloc|MemoryError|DefaultCPUAllocator: can't allocate memory"), "out of host memory"),
     (re.compile(r"Address already in use"), "the port is taken"),
     (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
     (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
     (re.compile(r"No space left on device"), "disk full"),
-    (re.compile(r"ModuleNotFoundError: (?P<a>No module named '[\w.]+')"), "a module that the engine's environment does not have"),
-    (re.compile(r"^ *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE), "a configuration that the engine refuses"),
+    (
+        re.compile(r"ModuleNotFoundError: (?P<a>No module named '[\w.]+')"),
+        "a module that the engine's environment does not have",
+    ),
+    (
+        re.compile(r"^ *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE),
+        "a configuration that the engine refuses",
+    ),
 )
 # What the API server says when its engine has died: never the cause where there is another error.
 CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
@@ -57,7 +114,19 @@ CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 def command(arm: Arm, python: Path, port: int) -> list[str]:
     """The server's command line. It binds to 127.0.0.1 only."""
     own = str(port) if arm.replicas == 1 else "{port}"
-    words = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", arm.model.source, "--host", "127.0.0.1", "--port", own, "--served-model-name", arm.model.name]
+    words = [
+        str(python),
+        "-m",
+        "vllm.entrypoints.cli.main",
+        "serve",
+        arm.model.source,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        own,
+        "--served-model-name",
+        arm.model.name,
+    ]
     if arm.weights == "random":
         words += ["--load-format", "dummy"]
     words += _flags(arm.options)
@@ -68,20 +137,46 @@ def command(arm: Arm, python: Path, port: int) -> list[str]:
 
 
 def beside(arm: Arm, python: Path, command: list[str], sidecar: list[str]) -> list[str]:
-    """The command line of `sidecar`, with the options that the arm gives it, and of the engine behind it; `{message_port}` and `{http_port}` are settled when it
-    runs, `{folder}` is the one that the arm's logs are in."""
+    """The command line of `sidecar`, with the options that the arm gives it, and of the engine behind it;
+    `{message_port}` and `{http_port}` are settled when it runs, `{folder}` is the one that the arm's logs are in.
+    """
     options = _flags(arm.sidecar.options)
-    return [str(python), str(ENGINE_SIDE / "beside.py"), "--name", arm.sidecar.kind, "--log", f"{{folder}}/{arm.sidecar.kind}.log", "--", *sidecar, *options, "---", *command]
+    return [
+        str(python),
+        str(ENGINE_SIDE / "beside.py"),
+        "--name",
+        arm.sidecar.kind,
+        "--log",
+        f"{{folder}}/{arm.sidecar.kind}.log",
+        "--",
+        *sidecar,
+        *options,
+        "---",
+        *command,
+    ]
 
 
 def taking_turns(arm: Arm, python: Path, port: int, command: list[str]) -> list[str]:
     """The command line of so many servers behind one port; `{port}` in `command` is each one's own."""
     each = arm.ranks // arm.replicas
-    return [str(python), str(ENGINE_SIDE / "replicas.py"), "--port", str(port), "--replicas", str(arm.replicas), "--ranks", str(each), "--", *command]
+    return [
+        str(python),
+        str(ENGINE_SIDE / "replicas.py"),
+        "--port",
+        str(port),
+        "--replicas",
+        str(arm.replicas),
+        "--ranks",
+        str(each),
+        "--",
+        *command,
+    ]
 
 
 def _flags(options: dict) -> list[str]:
-    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing, a mapping or list JSON."""
+    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing,
+    a mapping or list JSON.
+    """
     words = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -96,7 +191,12 @@ def _flags(options: dict) -> list[str]:
 
 def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
     """Variables that the server needs beside the caller's own."""
-    variables = {"VLLM_NO_USAGE_STATS": "1", "LMCACHE_TRACK_USAGE": "false", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    variables = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "LMCACHE_TRACK_USAGE": "false",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     if arm.technique == "offload":
         variables["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache, which the probe of a tier needs
     if arm.sidecar:
@@ -106,7 +206,9 @@ def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
     if not host.gpus:
         mine = cores()
         variables["LD_PRELOAD"] = ":".join(filter(None, [os.environ.get("LD_PRELOAD"), *_openmp(python)]))
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = f"{mine[0]}-{mine[-1]}" if mine == list(range(mine[0], mine[-1] + 1)) else ",".join(map(str, mine))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = (
+            f"{mine[0]}-{mine[-1]}" if mine == list(range(mine[0], mine[-1] + 1)) else ",".join(map(str, mine))
+        )
     return variables | {key: str(value) for key, value in arm.environment.items()}
 
 
@@ -122,8 +224,8 @@ def _number(text: str) -> float:
 def parse_start(log: str) -> dict:
     """Memory figures from a startup log; what is not printed is missing, never zero.
 
-    `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of `max_model_len`.
-    """
+    `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of
+    `max_model_len`."""
     figures = {}
     patterns = {
         "weights_gib": r"Model loading took ([\d.]+) (?:GiB|GB)",
@@ -153,25 +255,36 @@ def is_loading(log: str) -> bool:
 
 
 def ineffective(arm: Arm, log: str) -> str | None:
-    """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none or all hold.
+    """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none
+    or all hold.
 
-    A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key of a second tier in the LMCache server.
-    """
+    A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key of a
+    second tier in the LMCache server."""
     if arm.sidecar:
         return _ineffective_beside(arm.sidecar.options, sidecar(log))
-    wanted = {name.removeprefix("LMCACHE_").lower(): value for name, value in arm.environment.items() if name.startswith("LMCACHE_")}
+    wanted = {
+        name.removeprefix("LMCACHE_").lower(): value
+        for name, value in arm.environment.items()
+        if name.startswith("LMCACHE_")
+    }
     if not wanted:
         return None
     printed = re.findall(r"(?:LMCache Configuration|Creating LMCacheEngine with config): (\{.*\})", log)
     if not printed:
         return "LMCache did not print its configuration"
     effective = {name: value.strip("'\"") for name, value in re.findall(r"'(\w+)': ('[^']*'|[^,{}\[\]]+)", printed[-1])}
-    differs = [f"{name} {effective.get(name, 'not there')}, wanted {value}" for name, value in wanted.items() if not _same(effective.get(name), value)]
+    differs = [
+        f"{name} {effective.get(name, 'not there')}, wanted {value}"
+        for name, value in wanted.items()
+        if not _same(effective.get(name), value)
+    ]
     return "; ".join(differs) or None
 
 
 def sidecar(log: str) -> dict | None:
-    """What an arm's log says of the server beside it: `name`, `message_port`, `http_port`, `ready_s`, `settings`; None without one."""
+    """What an arm's log says of the server beside it: `name`, `message_port`, `http_port`, `ready_s`, `settings`; None
+    without one.
+    """
     found = re.search(r"^beside: (\{.*\})$", log, re.MULTILINE)
     return json.loads(found[1]) if found else None
 
@@ -184,7 +297,10 @@ EFFECTIVE = {
     "eviction_policy": ("storage_manager.eviction_config.eviction_policy", 1),
     "l2_adapter": ("storage_manager.l2_adapter_config.adapters", 1),
 }
-OF_ADAPTER = {"type": None, "eviction": "eviction_config"}  # keys of a second tier that have another name there, or none
+OF_ADAPTER = {
+    "type": None,
+    "eviction": "eviction_config",
+}  # keys of a second tier that have another name there, or none
 
 
 def _ineffective_beside(wanted: dict, found: dict | None) -> str | None:
@@ -200,12 +316,19 @@ def _ineffective_beside(wanted: dict, found: dict | None) -> str | None:
             [effective] = effective if isinstance(effective, list) and len(effective) == 1 else [{}]
             for key, inner in value.items():
                 key = OF_ADAPTER.get(key, key)
-                if key is None or isinstance(inner, dict) and all(f"{word}={setting!r}" in str(effective.get(key)) for word, setting in inner.items()):
+                if (
+                    key is None
+                    or isinstance(inner, dict)
+                    and all(f"{word}={setting!r}" in str(effective.get(key)) for word, setting in inner.items())
+                ):
                     continue
-                if isinstance(inner, dict) or not _same(None if effective.get(key) is None else str(effective[key]), inner):
+                if isinstance(inner, dict) or not _same(
+                    None if effective.get(key) is None else str(effective[key]), inner
+                ):
                     differs.append(f"{name}.{key} {effective.get(key, 'not there')}, wanted {inner}")
         elif not _same(None if effective is None else str(effective), int(value * unit) if unit > 1 else value):
-            differs.append(f"{name} {'not there' if effective is None else effective / unit if unit > 1 else effective}, wanted {value}")
+            there = "not there" if effective is None else effective / unit if unit > 1 else effective
+            differs.append(f"{name} {there}, wanted {value}")
     return "; ".join(differs) or None
 
 
@@ -215,7 +338,10 @@ def _same(found: str | None, wanted) -> bool:
     try:
         return float(found.removesuffix(" GB")) == float(wanted)
     except ValueError:
-        return found.lower() == str(wanted).removeprefix("file://").rstrip("/").lower() or found.rstrip("/").lower() == str(wanted).rstrip("/").lower()
+        return (
+            found.lower() == str(wanted).removeprefix("file://").rstrip("/").lower()
+            or found.rstrip("/").lower() == str(wanted).rstrip("/").lower()
+        )
 
 
 def cause(log: str) -> str | None:
@@ -230,6 +356,8 @@ def cause(log: str) -> str | None:
         if found:
             detail = ", ".join(value for value in found.groupdict().values() if value)
             return f"{name}: {detail}" if detail else name
-    errors = re.findall(r"^(?:\(.*?\) )?(?:ERROR [\d: -]*\[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
+    errors = re.findall(
+        r"^(?:\(.*?\) )?(?:ERROR [\d: -]*\[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE
+    )
     causes = [error for error in errors if not CONSEQUENCE.search(error)] or errors
     return causes[-1].strip()[:300] if causes else None

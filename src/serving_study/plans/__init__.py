@@ -1,8 +1,7 @@
 """The plans of the sections that measure, one module each: its parameters, its profiles' defaults, and `plan`.
 
-What they share stands here: defaults, checks, environment, the server's options, loads. Parameters of every section have the names
-that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …).
-"""
+What they share stands here: defaults, checks, environment, the server's options, loads. Parameters of every section
+have the names that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -17,7 +16,10 @@ from ..loads import Load
 
 @dataclass(frozen=True)
 class Loaded:
-    """Those values of a header that sections 3 and 5 share: server, loads, repeats. None leaves a value to the host's profile."""
+    """Those values of a header that sections 3 and 5 share: server, loads, repeats.
+
+    None leaves a value to the host's profile.
+    """
 
     host: str = "auto"
     weights: str = "auto"
@@ -41,12 +43,20 @@ class Loaded:
 
 def filled(wanted, defaults: dict):
     """Parameters with the profile's defaults where the header leaves them to it (None)."""
-    return replace(wanted, **{field.name: defaults.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None})
+    return replace(
+        wanted,
+        **{field.name: defaults.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None},
+    )
 
 
 def refuse(wanted, section: int, name: str, allowed: str) -> None:
     """Raises ParameterError for the parameter `name`."""
-    raise ParameterError(f"parameter {name} cannot be used", value=getattr(wanted, name), allowed=allowed, next=f"make plan SECTION={section}")
+    raise ParameterError(
+        f"parameter {name} cannot be used",
+        value=getattr(wanted, name),
+        allowed=allowed,
+        next=f"make plan SECTION={section}",
+    )
 
 
 def check_loads(wanted, section: int) -> None:
@@ -56,11 +66,23 @@ def check_loads(wanted, section: int) -> None:
             refuse(wanted, section, name, "whole numbers of 1 or more")
     for name, allowed, fine in (
         ("concurrencies", "each value once", len(set(wanted.concurrencies)) == len(wanted.concurrencies)),
-        ("prompts", f"one number for each of the concurrencies {wanted.concurrencies}", len(wanted.concurrencies) == len(wanted.prompts)),
-        ("prompts", "at least as many prompts as the concurrency", all(count >= concurrency for count, concurrency in zip(wanted.prompts, wanted.concurrencies, strict=False))),
+        (
+            "prompts",
+            f"one number for each of the concurrencies {wanted.concurrencies}",
+            len(wanted.concurrencies) == len(wanted.prompts),
+        ),
+        (
+            "prompts",
+            "at least as many prompts as the concurrency",
+            all(count >= concurrency for count, concurrency in zip(wanted.prompts, wanted.concurrencies, strict=False)),
+        ),
         ("repeats", "1 or more", wanted.repeats >= 1),
         ("gpu_memory_utilization", "above 0, at most 1", 0 < wanted.gpu_memory_utilization <= 1),
-        ("output_tokens", "4 or more, or None for the dataset's own lengths", wanted.output_tokens is None or wanted.output_tokens >= 4),
+        (
+            "output_tokens",
+            "4 or more, or None for the dataset's own lengths",
+            wanted.output_tokens is None or wanted.output_tokens >= 4,
+        ),
         ("kv_cache_gib", "1 or more", wanted.kv_cache_gib >= 1),
         ("port", "0 for any free port, or a port number", 0 <= wanted.port <= 65535),
     ):
@@ -78,12 +100,21 @@ def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environmen
 
 def notes(environment: Environment) -> list[str]:
     """What a plan says of its environment."""
-    return [f"modified engine: vLLM {environment.vllm} with {', '.join(environment.modified)} changed"] if environment.modified else []
+    return (
+        [f"modified engine: vLLM {environment.vllm} with {', '.join(environment.modified)} changed"]
+        if environment.modified
+        else []
+    )
 
 
 def options(wanted, host: Host) -> dict:
     """The server's options that every section has."""
-    found = {"max_model_len": wanted.max_model_len, "max_num_seqs": wanted.max_num_seqs, "seed": wanted.seed, "enable_prefix_caching": wanted.prefix_caching}
+    found = {
+        "max_model_len": wanted.max_model_len,
+        "max_num_seqs": wanted.max_num_seqs,
+        "seed": wanted.seed,
+        "enable_prefix_caching": wanted.prefix_caching,
+    }
     if host.gpus:
         found["gpu_memory_utilization"] = wanted.gpu_memory_utilization
     if not host.gpus and not hosts.computes_bf16():
@@ -98,21 +129,38 @@ def variables(wanted, host: Host) -> dict:
     return {} if host.gpus else {"VLLM_CPU_KVCACHE_SPACE": wanted.kv_cache_gib}
 
 
-def loads(wanted, host: Host, environment: Environment, dry: bool, say: Callable[[str], None], *, held_out: Path | None = None) -> tuple[Load, ...]:
-    """One load a concurrency, from the book's own prompts on a CPU and ShareGPT on a GPU unless the header names a data set.
+def loads(
+    wanted, host: Host, environment: Environment, dry: bool, say: Callable[[str], None], *, held_out: Path | None = None
+) -> tuple[Load, ...]:
+    """One load a concurrency, from the book's own prompts on a CPU and ShareGPT on a GPU unless the header names a data
+    set.
 
-    `held_out` is the file of prompts that a trained draft never saw: they take the place of the book's own, and are the data set `held-out`.
-    """
+    `held_out` is the file of prompts that a trained draft never saw: they take the place of the book's own, and are the
+    data set `held-out`."""
     own = wanted.dataset == "own" or not host.gpus and wanted.dataset == "auto"
     if held_out and (wanted.dataset == "held-out" or not host.gpus and wanted.dataset == "auto"):
         dataset = datasets.load(held_out, "held-out")
     elif wanted.dataset == "held-out":
-        raise ParameterError("no prompts were held out", value=wanted.dataset, allowed="a draft that the book trained, or another data set", next="make run SECTION=4")
+        raise ParameterError(
+            "no prompts were held out",
+            value=wanted.dataset,
+            allowed="a draft that the book trained, or another data set",
+            next="make run SECTION=4",
+        )
     else:
-        dataset = datasets.load(datasets.OWN, "own") if own else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
-    return tuple(Load(concurrency, prompts, dataset, wanted.output_tokens, wanted.temperature, wanted.ignore_eos, wanted.seed) for concurrency, prompts in zip(wanted.concurrencies, wanted.prompts, strict=True))
+        dataset = (
+            datasets.load(datasets.OWN, "own")
+            if own
+            else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
+        )
+    return tuple(
+        Load(concurrency, prompts, dataset, wanted.output_tokens, wanted.temperature, wanted.ignore_eos, wanted.seed)
+        for concurrency, prompts in zip(wanted.concurrencies, wanted.prompts, strict=True)
+    )
 
 
 def resolved(wanted, host: Host) -> dict:
     """The parameters as run.json has them."""
-    return {field.name: getattr(wanted, field.name) for field in fields(wanted) if field.name not in ("fresh", "port")} | {"host": host.profile}
+    return {
+        field.name: getattr(wanted, field.name) for field in fields(wanted) if field.name not in ("fresh", "port")
+    } | {"host": host.profile}

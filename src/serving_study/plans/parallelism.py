@@ -1,9 +1,10 @@
-"""Section 5's parameters, and the plan that they come to: one model over several ranks in every way that this host allows.
+"""Section 5's parameters, and the plan that they come to: one model over several ranks in every way that this host
+allows.
 
-An arm is {"model": …, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1, "gpu_memory_utilization": …}; what is left out has these values. A rank
-takes a GPU, on a CPU host an equal part of the cores that all arms of the plan share out. An arm that this host cannot have is `unsupported`,
-with the reason, before anything starts; one that only its start can refuse (weights that do not fit) is started, and its failure is a result.
-"""
+An arm is {"model": …, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1, "gpu_memory_utilization": …}; what is left
+out has these values. A rank takes a GPU, on a CPU host an equal part of the cores that all arms of the plan share out.
+An arm that this host cannot have is `unsupported`, with the reason, before anything starts; one that only its start can
+refuse (weights that do not fit) is started, and its failure is a result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,7 +36,13 @@ class Parallelism(plans.Loaded):
 
 
 CPU = {
-    "arms": [{"model": DIVIDES}, {"model": DIVIDES, "tp": 2}, {"model": DIVIDES, "pp": 2}, {"model": DIVIDES, "replicas": 2}, {"model": EMBEDDED, "tp": 2}],
+    "arms": [
+        {"model": DIVIDES},
+        {"model": DIVIDES, "tp": 2},
+        {"model": DIVIDES, "pp": 2},
+        {"model": DIVIDES, "replicas": 2},
+        {"model": EMBEDDED, "tp": 2},
+    ],
     "concurrencies": [1, 2, 4],
     "prompts": [4, 8, 16],
     "output_tokens": 12,
@@ -53,17 +60,30 @@ GPU = {
     "max_num_seqs": 128,
     "enforce_eager": False,
 }
-REFERENCE = [{"model": SEVEN}, {"model": SEVEN, "tp": 2}, {"model": SEVEN, "tp": 4}, {"model": FOURTEEN}, {"model": FOURTEEN, "tp": 2}, {"model": FOURTEEN, "pp": 2}, {"model": FOURTEEN, "tp": 4}]
+REFERENCE = [
+    {"model": SEVEN},
+    {"model": SEVEN, "tp": 2},
+    {"model": SEVEN, "tp": 4},
+    {"model": FOURTEEN},
+    {"model": FOURTEEN, "tp": 2},
+    {"model": FOURTEEN, "pp": 2},
+    {"model": FOURTEEN, "tp": 4},
+]
 TWO_GPUS = [
     *({"model": SEVEN} | split for split in ({}, {"tp": 2}, {"pp": 2}, {"dp": 2}, {"replicas": 2})),
     *({"model": FOURTEEN} | split for split in ({}, {"tp": 2}, {"pp": 2})),
     *({"model": MOE} | split for split in ({"tp": 2}, {"tp": 2, "ep": True})),
 ]
-FOUR_GPUS = [*({"model": SEVEN} | split for split in ({"tp": 2, "pp": 2}, {"dp": 4}, {"replicas": 4})), *({"model": MOE} | split for split in ({"tp": 4}, {"tp": 4, "ep": True}))]
+FOUR_GPUS = [
+    *({"model": SEVEN} | split for split in ({"tp": 2, "pp": 2}, {"dp": 4}, {"replicas": 4})),
+    *({"model": MOE} | split for split in ({"tp": 4}, {"tp": 4, "ep": True})),
+]
 
 
 def default_arms(host: Host) -> list[dict]:
-    """The reference study's seven where there are four GPUs, else what two allow; with large GPUs also the other ways to use four, and an arm of too little memory."""
+    """The reference study's seven where there are four GPUs, else what two allow; with large GPUs also the other ways
+    to use four, and an arm of too little memory.
+    """
     if not host.gpus:
         return CPU["arms"]
     four, large = len(host.gpus) >= 4, min(gpu.memory_gib for gpu in host.gpus) > LARGE_GIB
@@ -81,7 +101,18 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
     made = [_arm(about, found[about["model"]], wanted, host, environment, ranks) for about in wanted.arms]
     first = next((arm for arm in made if not arm.unsupported), None) if wanted.control else None
     made += [arms.again(first)] if first else []
-    return Plan(SECTION, host, environment, tuple(made), plans.loads(wanted, host, environment, dry, say), wanted.repeats, plans.resolved(wanted, host), wanted.seed, wanted.port, tuple(notes + plans.notes(environment)))
+    return Plan(
+        SECTION,
+        host,
+        environment,
+        tuple(made),
+        plans.loads(wanted, host, environment, dry, say),
+        wanted.repeats,
+        plans.resolved(wanted, host),
+        wanted.seed,
+        wanted.port,
+        tuple(notes + plans.notes(environment)),
+    )
 
 
 def check_values(wanted: Parallelism) -> None:
@@ -97,12 +128,34 @@ def check_values(wanted: Parallelism) -> None:
     for about in wanted.arms:
         unknown = [name for name in about if name not in KEYS]
         if unknown or "model" not in about:
-            raise ParameterError("an arm that cannot be read", value=about, allowed=f"model, and of {', '.join(KEYS)} those that matter", next=f"make plan SECTION={SECTION}")
+            raise ParameterError(
+                "an arm that cannot be read",
+                value=about,
+                allowed=f"model, and of {', '.join(KEYS)} those that matter",
+                next=f"make plan SECTION={SECTION}",
+            )
         for name, kind in KEYS.items():
             value = about.get(name)
-            if value is not None and (not isinstance(value, int if kind is float and isinstance(value, int) else kind) or isinstance(value, bool) != (kind is bool) or kind is int and value < 1 or kind is float and not 0 < value <= 1):
-                allowed = {int: "a whole number of 1 or more", bool: "true or false", float: "above 0, at most 1", str: "a model's name"}[kind]
-                raise ParameterError(f"{name} of an arm cannot be used", value=f"{value!r} in {about}", allowed=allowed, next=f"make plan SECTION={SECTION}")
+            if value is not None and (
+                not isinstance(value, int if kind is float and isinstance(value, int) else kind)
+                or isinstance(value, bool) != (kind is bool)
+                or kind is int
+                and value < 1
+                or kind is float
+                and not 0 < value <= 1
+            ):
+                allowed = {
+                    int: "a whole number of 1 or more",
+                    bool: "true or false",
+                    float: "above 0, at most 1",
+                    str: "a model's name",
+                }[kind]
+                raise ParameterError(
+                    f"{name} of an arm cannot be used",
+                    value=f"{value!r} in {about}",
+                    allowed=allowed,
+                    next=f"make plan SECTION={SECTION}",
+                )
     names = [name_of(about) for about in wanted.arms]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         refuse("arms", f"each arm once, and models whose sizes tell them apart; twice: {', '.join(twice)}")
@@ -110,7 +163,9 @@ def check_values(wanted: Parallelism) -> None:
 
 def name_of(about: dict) -> str:
     """`7b-tp2`, `14b-tp2-pp2`, `7b-dp2`, `moe-a2.7b-tp2-ep`, `7b-replicas2`: model, then what is more than one."""
-    parts = [f"{key}{about[key]}" for key in ("tp", "pp", "dp") if about.get(key, 1) > 1] + (["ep"] if about.get("ep") else [])
+    parts = [f"{key}{about[key]}" for key in ("tp", "pp", "dp") if about.get(key, 1) > 1] + (
+        ["ep"] if about.get("ep") else []
+    )
     parts += [f"replicas{about['replicas']}"] if about.get("replicas", 1) > 1 else []
     limit = [f"memory-{about['gpu_memory_utilization']:g}"] if "gpu_memory_utilization" in about else []
     return "-".join([models.short(about["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit])
@@ -127,7 +182,15 @@ def _most_ranks(wanted: Parallelism, host: Host) -> int:
 
 def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment: Environment, ranks: int) -> Arm:
     options, variables = plans.options(wanted, host), plans.variables(wanted, host)
-    options |= {name: about[key] for key, name in (("tp", "tensor_parallel_size"), ("pp", "pipeline_parallel_size"), ("dp", "data_parallel_size")) if about.get(key, 1) > 1}
+    options |= {
+        name: about[key]
+        for key, name in (
+            ("tp", "tensor_parallel_size"),
+            ("pp", "pipeline_parallel_size"),
+            ("dp", "data_parallel_size"),
+        )
+        if about.get(key, 1) > 1
+    }
     if about.get("ep"):
         options["enable_expert_parallel"] = True
     if host.gpus and "gpu_memory_utilization" in about:
@@ -137,19 +200,33 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
     if wanted.nodes > 1 and about.get("dp", 1) > 1:
         options["data_parallel_backend"] = "ray"
         if not (fits := len(host.gpus) // (about.get("tp", 1) * about.get("pp", 1))):
-            variables["VLLM_RAY_DP_PACK_STRATEGY"] = "span"  # a copy on several nodes, which the engine allows only when told
+            variables["VLLM_RAY_DP_PACK_STRATEGY"] = (
+                "span"  # a copy on several nodes, which the engine allows only when told
+            )
         elif fits < about["dp"]:
             options["data_parallel_size_local"] = fits  # else the engine wants all copies on the first node
     if not host.gpus:
         variables |= {"VLLM_CPU_OMP_THREADS_BIND": cores_of(ranks_of(about), ranks)}
         if about.get("pp", 1) > 1:
-            options.pop("enforce_eager", None)  # an eager pipeline passes its health check and dies at the first request on this build
-    arm = Arm(name_of(about), model, options=options, environment=variables, gpus=ranks_of(about) if host.gpus else 0, replicas=about.get("replicas", 1), technique="parallel")
+            options.pop(
+                "enforce_eager", None
+            )  # an eager pipeline passes its health check and dies at the first request on this build
+    arm = Arm(
+        name_of(about),
+        model,
+        options=options,
+        environment=variables,
+        gpus=ranks_of(about) if host.gpus else 0,
+        replicas=about.get("replicas", 1),
+        technique="parallel",
+    )
     return replace(arm, unsupported=_unsupported(arm, about, wanted, host, environment))
 
 
 def cores_of(ranks: int, shares: int) -> str:
-    """`0|1`: a list of cores for each rank, every rank of every arm having the same number of them: those of this process over `shares`."""
+    """`0|1`: a list of cores for each rank, every rank of every arm having the same number of them: those of this
+    process over `shares`.
+    """
     mine = hosts.cores()
     each = max(1, len(mine) // max(shares, 1))
     return "|".join(",".join(map(str, mine[rank * each : (rank + 1) * each])) for rank in range(ranks))
@@ -159,7 +236,12 @@ def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environ
     """Why this host, or this model, cannot have the arm; None where nothing speaks against it before its start."""
     places = (len(host.gpus) or host.cpus) * wanted.nodes
     if arm.ranks > places:
-        return f"needs {arm.ranks} GPUs, {host.profile} has {len(host.gpus)}" + (f" on each of {wanted.nodes} nodes" if wanted.nodes > 1 else "") if host.gpus else f"needs {arm.ranks} cores, one a rank, and this host has {places}"
+        return (
+            f"needs {arm.ranks} GPUs, {host.profile} has {len(host.gpus)}"
+            + (f" on each of {wanted.nodes} nodes" if wanted.nodes > 1 else "")
+            if host.gpus
+            else f"needs {arm.ranks} cores, one a rank, and this host has {places}"
+        )
     if wanted.nodes > 1 and not host.gpus:
         return f"needs Ray to reach other nodes, and this build refuses it: {NO_RAY}"
     if wanted.nodes > 1 and "ray" not in environment.versions and environment.vllm:
@@ -167,7 +249,9 @@ def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environ
     if wanted.nodes > 1 and arm.replicas > 1:
         return "replicas stay on one node; data parallelism spans several"
     config, tp = arm.model.config, about.get("tp", 1)
-    if "ep" in arm.name.split("-") and not any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+    if "ep" in arm.name.split("-") and not any(
+        config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    ):
         return "expert parallelism needs experts, and this model is dense"
     heads = models.MORE_HEADS.fullmatch(arm.model.name)
     heads = int(heads[2]) if heads else config.get("num_attention_heads", tp)
@@ -182,9 +266,21 @@ def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[
     """Each model of the arms by its name, and notes for the plan."""
     names = list(dict.fromkeys(about["model"] for about in wanted.arms))
     if environment is None:
-        return {name: models.planned(name) or models.resolve(name, say=say) for name in names}, ["the engine's environment is not installed yet: nothing counts as measured"]
-    found = {name: models.resolve(name, environment=environment, random_weights=wanted.weights == "random", say=say) for name in names}
+        return {name: models.planned(name) or models.resolve(name, say=say) for name in names}, [
+            "the engine's environment is not installed yet: nothing counts as measured"
+        ]
+    found = {
+        name: models.resolve(name, environment=environment, random_weights=wanted.weights == "random", say=say)
+        for name in names
+    }
     random = [name for name, model in found.items() if model.weights == "random"]
     if random and wanted.weights == "real":
-        raise ParameterError("real weights were asked for and are not within reach", value=", ".join(random), allowed="weights = 'auto' or 'random', or models that can be fetched", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)")
-    return found, [f"random weights: speed and memory are measured, text is not ({', '.join(random)})"] if random else []
+        raise ParameterError(
+            "real weights were asked for and are not within reach",
+            value=", ".join(random),
+            allowed="weights = 'auto' or 'random', or models that can be fetched",
+            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
+        )
+    return found, [
+        f"random weights: speed and memory are measured, text is not ({', '.join(random)})"
+    ] if random else []

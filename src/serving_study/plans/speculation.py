@@ -1,4 +1,6 @@
-"""Section 3's parameters, and the plan that they come to: a baseline, n-grams, a draft model at several k, and the baseline again."""
+"""Section 3's parameters, and the plan that they come to: a baseline, n-grams, a draft model at several k, and the
+baseline again.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -57,7 +59,9 @@ GPU = {
 OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
 
 
-def plan(wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print, poor: str | None = None) -> Plan:
+def plan(
+    wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print, poor: str | None = None
+) -> Plan:
     """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm."""
     wanted = plans.filled(wanted, GPU if host.gpus else CPU | _trained_draft())
     check_values(wanted)
@@ -82,18 +86,50 @@ def plan(wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[s
         only=wanted.arms,
     )
     loads = plans.loads(wanted, host, environment, dry, say, held_out=drafts.held_out(draft))
-    return Plan(3, host, environment, made, loads, wanted.repeats, plans.resolved(wanted, host), wanted.seed, wanted.port, tuple(notes))
+    return Plan(
+        3,
+        host,
+        environment,
+        made,
+        loads,
+        wanted.repeats,
+        plans.resolved(wanted, host),
+        wanted.seed,
+        wanted.port,
+        tuple(notes),
+    )
 
 
 def of_draft(wanted: "Distillation", trained: drafts.Trained, *, say: Callable[[str], None] = print) -> Plan:
-    """Section 4's second half: the target without and with the draft that was trained for it, on prompts that the draft never saw, and with the embedded
-    target's first layers as a draft that nobody trained. With `repeats` 0 it has no cells."""
+    """Section 4's second half: the target without and with the draft that was trained for it, on prompts that the draft
+    never saw, and with the embedded target's first layers as a draft that nobody trained. With `repeats` 0 it has no
+    cells.
+    """
     host = hosts.detect(wanted.host)
-    names = {"model": wanted.target, "draft_model": wanted.name if trained.folder.parent == models.SHIPPED else str(trained.folder)}
-    about = {"host": wanted.host, "ks": wanted.ks, "concurrencies": wanted.concurrencies, "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies], "repeats": max(1, wanted.repeats), "seed": wanted.seed}
-    poor = f"{embedded.NAME}-first-{wanted.truncated}-layers" if wanted.truncated and wanted.target == embedded.NAME else None
+    names = {
+        "model": wanted.target,
+        "draft_model": wanted.name if trained.folder.parent == models.SHIPPED else str(trained.folder),
+    }
+    about = {
+        "host": wanted.host,
+        "ks": wanted.ks,
+        "concurrencies": wanted.concurrencies,
+        "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies],
+        "repeats": max(1, wanted.repeats),
+        "seed": wanted.seed,
+    }
+    poor = (
+        f"{embedded.NAME}-first-{wanted.truncated}-layers"
+        if wanted.truncated and wanted.target == embedded.NAME
+        else None
+    )
     made = plan(Speculation(**names, **about, **OF_DRAFT), host, say=say, poor=poor)
-    return replace(made, section=4, repeats=wanted.repeats, parameters=made.parameters | {"draft_model": wanted.name, "repeats": wanted.repeats})
+    return replace(
+        made,
+        section=4,
+        repeats=wanted.repeats,
+        parameters=made.parameters | {"draft_model": wanted.name, "repeats": wanted.repeats},
+    )
 
 
 def _trained_draft() -> dict:
@@ -121,18 +157,32 @@ def check_values(wanted: Speculation) -> None:
 def _models(wanted: Speculation, host, environment, dry: bool, say):
     """Target, draft, the same-vocabulary control draft (random weights only), and notes for the plan."""
     if environment is None:
-        target, draft = (models.planned(name) or models.resolve(name, say=say) for name in (wanted.model, wanted.draft_model))
+        target, draft = (
+            models.planned(name) or models.resolve(name, say=say) for name in (wanted.model, wanted.draft_model)
+        )
         return target, draft, None, ["the engine's environment is not installed yet: nothing counts as measured"]
     make_random = wanted.weights == "random"
     target = models.resolve(wanted.model, environment=environment, random_weights=make_random, say=say)
-    draft = models.resolve(wanted.draft_model, environment=environment, random_weights=make_random or target.weights == "random", say=say)
+    draft = models.resolve(
+        wanted.draft_model, environment=environment, random_weights=make_random or target.weights == "random", say=say
+    )
     if draft.weights == "random" and target.weights != "random":
         target = models.resolve(wanted.model, environment=environment, random_weights=True, say=say)
     if target.weights != "random":
         return target, draft, None, []
     if wanted.weights == "real":
-        raise ParameterError("real weights were asked for and are not within reach", value=f"{wanted.model}, {wanted.draft_model}", allowed="weights = 'auto' or 'random', or models that can be fetched", next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)")
-    notes = [f"random weights: speed and memory are measured, text and acceptance are not ({target.name} could not be fetched)" if wanted.weights == "auto" else "random weights, as asked: speed and memory are measured, text and acceptance are not"]
+        raise ParameterError(
+            "real weights were asked for and are not within reach",
+            value=f"{wanted.model}, {wanted.draft_model}",
+            allowed="weights = 'auto' or 'random', or models that can be fetched",
+            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
+        )
+    notes = [
+        f"random weights: speed and memory are measured, text and acceptance are not ({target.name} could "
+        "not be fetched)"
+        if wanted.weights == "auto"
+        else "random weights, as asked: speed and memory are measured, text and acceptance are not"
+    ]
     control = None
     if wanted.controls and draft.vocab_size != target.vocab_size:
         same = f"{draft.name}-{target.vocab_size}"
