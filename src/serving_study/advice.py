@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas
 
 from . import ceilings, certificates, comparisons, paths, prices, reference, store, theory
@@ -184,10 +183,8 @@ def _measured(
         f"certificate {name}": int((frame.loc[~again, "certificate"] == name).sum())
         for name in (certificates.FAIL, certificates.UNKNOWN)
     } | {"another model": len(cells) - len(frame)}
-    arms = set(passed["arm"])
-    baseline = next((arm for arm in arms if arm + comparisons.AGAIN in arms), "")
     floors = {
-        metric: comparisons.floor(passed, metric, baseline)
+        metric: comparisons.floor(passed, metric)
         for metric in ("output_throughput", *(target.metric for target in wanted))
     }
     rows = [
@@ -231,7 +228,7 @@ def _row(
 
     def figure(metric: str) -> Figure:
         known = floors[metric]
-        return _figure(cells[metric].dropna(), known.get(concurrency, max(known.values(), default=0.0)))
+        return _figure(cells[metric].dropna(), known.get(concurrency, max(known.values(), default=math.nan)))
 
     throughput, latencies = figure("output_throughput"), {target.name: figure(target.metric) for target in wanted}
     verdict, over, worst = _verdict(wanted, latencies)
@@ -249,15 +246,13 @@ def _row(
     )
 
 
-def _figure(values: pandas.Series, floor: float) -> Figure | None:
-    """Geometric mean and interval: figures are positive, and a few repeats of one would otherwise reach below 0."""
+def _figure(values: pandas.Series, noise: float) -> Figure | None:
+    """Geometric mean and interval; where nothing bounds the noise, the interval is the value."""
     if values.empty:
         return None
-    logs = np.log(values.to_numpy(float))
-    centre, half = float(logs.mean()), math.log1p(floor)
-    if len(logs) > 1:
-        half = max(half, comparisons.t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs)))
-    return Figure(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(logs))
+    value, low, high = comparisons.interval(values, noise)
+    bounded = not math.isnan(low)
+    return Figure(value, low if bounded else value, high if bounded else value, len(values))
 
 
 def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) -> tuple[str, float | None, str | None]:

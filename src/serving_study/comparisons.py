@@ -1,9 +1,10 @@
 """How arms are compared: only certified cells, every ratio against a noise floor, each speed-up split into what made
 it.
 
-The floor is the A/A difference: the baseline measured again under another name, after everything else. A ratio inside
-the floor is no difference; one outside it whose interval holds 1 is undecided. What can mislead: with one repeat there
-is no interval, and the floor is a single draw; then the widest A/A difference over the concurrencies stands for all.
+All of it is in logarithms, so that swapping two arms swaps the verdict. The floor is what equal arms differ by: an arm
+measured again under another name, after everything else. A ratio inside the floor is no difference; one outside it
+whose interval holds 1 is undecided. What can mislead: with one repeat there is no interval, and the floor is a single
+draw; then the widest difference of equal arms stands for all.
 
     >>> compare(frame, "output_throughput", "baseline")            # doctest: +SKIP
 """
@@ -21,6 +22,7 @@ from .errors import ParameterError
 
 CONFIDENCE = 0.95
 AGAIN = "-again"
+ROUNDING = 1e-9  # of logarithms that are equal on paper
 KINDS = (
     ("random weights", "weights", "random"),
     ("prescribed acceptance", "acceptance", "prescribed"),
@@ -48,63 +50,86 @@ def summary(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
     return table
 
 
-def floor(frame: pandas.DataFrame, metric: str, baseline: str) -> dict[int, float]:
-    """Concurrency to the relative difference below which nothing is claimed; empty without an A/A pair.
+def floor(frame: pandas.DataFrame, metric: str, *, by: str = "concurrency") -> dict:
+    """What equal arms differ by: each value of column `by` to a natural logarithm (0.05: a factor of 1.05).
 
-    The largest of: this concurrency's own A/A difference, the median A/A difference of all, and, from two repeats on,
-    the half-width of the A/A ratio's interval. Where the baseline was not measured again, the largest floor elsewhere
-    holds."""
-    own, cells = summary(frame, metric), by_cell(frame, metric)
-    pair = own[own["arm"] == baseline].merge(
-        own[own["arm"] == baseline + AGAIN], on="concurrency", suffixes=("", "_again")
-    )
-    if pair.empty:
+    Every arm that was measured again (`ARM-again`) gives one difference at each value of `by`. The floor is the largest
+    of: the difference there, the median difference of all (the largest, while nothing was repeated), and, from two
+    repeats on, the half-width of the pair's interval. Where no arm was measured again, the largest floor elsewhere
+    holds. Empty without such a pair."""
+    cells = by_cell(frame, metric, by=by)
+    pairs = {
+        (arm, place): ratio(values, cells[arm.removesuffix(AGAIN), place])
+        for (arm, place), values in cells.items()
+        if arm.endswith(AGAIN) and (arm.removesuffix(AGAIN), place) in cells
+    }
+    differences = {key: abs(math.log(centre)) for key, (centre, *_) in pairs.items() if not math.isnan(centre)}
+    if not differences:
         return {}
-    differences = (pair["mean_again"] / pair["mean"] - 1).abs()
-    typical = differences.max() if (pair["repeats"] < 2).all() else differences.median()
-    found = {}
-    for row, difference in zip(pair.itertuples(), differences, strict=True):
-        _, low, high = ratio(cells[baseline + AGAIN, row.concurrency], cells[baseline, row.concurrency])
-        half = 0.0 if math.isnan(low) else (high - low) / 2
-        found[int(row.concurrency)] = float(max(difference, typical, half))
-    return dict.fromkeys(map(int, sorted(own[own["arm"] == baseline]["concurrency"])), max(found.values())) | found
+    single = all(len(cells[key]) < 2 for key in differences)
+    typical = max(differences.values()) if single else float(np.median(list(differences.values())))
+    floors = {}
+    for (arm, place), difference in differences.items():
+        _, low, high = pairs[arm, place]
+        half = 0.0 if math.isnan(low) else math.log(high / low) / 2
+        floors[place] = max(floors.get(place, 0.0), difference, typical, half)
+    return {place: floors.get(place, max(floors.values())) for place in sorted({place for _, place in cells})}
 
 
-def by_cell(frame: pandas.DataFrame, metric: str) -> dict[tuple[str, int], pandas.Series]:
-    """(arm, concurrency) to the certified cells' values by repeat."""
-    rows = (
-        usable(frame[["arm", "concurrency", "repeat", "certificate", metric]])
-        .dropna(subset=[metric])
-        .set_index("repeat")
-    )
-    return {key: cells.astype(float) for key, cells in rows.groupby(["arm", "concurrency"], sort=False)[metric]}
+def by_cell(frame: pandas.DataFrame, metric: str, *, by: str = "concurrency") -> dict[tuple, pandas.Series]:
+    """(arm, value of column `by`) to the certified cells' values by repeat."""
+    rows = usable(frame[["arm", by, "repeat", "certificate", metric]]).dropna(subset=[metric]).set_index("repeat")
+    return {key: cells.astype(float) for key, cells in rows.groupby(["arm", by], sort=False)[metric]}
 
 
-def ratio(above: pandas.Series, below: pandas.Series) -> tuple[float, float, float]:
-    """Ratio of the geometric means with its confidence interval, both indexed by repeat; the interval is NaN where
-    nothing bounds it.
+def interval(values: pandas.Series, noise: float = math.nan) -> tuple[float, float, float]:
+    """Geometric mean of repeats with the ends of its interval: Student's t over the logarithms, and at least the floor
+    `noise` (a natural logarithm) on either side.
+
+    The ends are NaN where neither bounds it. Values that are not all positive have no logarithm: their mean, and the
+    lowest and highest as ends."""
+    values = np.asarray(values, dtype=float)
+    if not len(values):
+        return (math.nan,) * 3
+    if (values <= 0).any():
+        return float(values.mean()), float(values.min()), float(values.max())
+    logs = np.log(values)
+    half = math.nan
+    if len(logs) > 1:
+        half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return _widened(float(logs.mean()), half, noise)
+
+
+def ratio(above: pandas.Series, below: pandas.Series, noise: float = math.nan) -> tuple[float, float, float]:
+    """Ratio of the geometric means with its confidence interval, both indexed by repeat; the interval is at least the
+    floor `noise` (a natural logarithm) on either side, and NaN where nothing bounds it.
 
     A repeat has the same prompts in every arm, so that the logarithms of the ratios within repeats are taken together
     (paired t), which leaves out what the prompts themselves do. With fewer than two repeats in common it is Welch's t
-    over all."""
+    over all. All of it is symmetric: `ratio(b, a)` is one over `ratio(a, b)`, ends exchanged."""
     above, below = pandas.Series(above, dtype=float), pandas.Series(below, dtype=float)
     if above.empty or below.empty or (above <= 0).any() or (below <= 0).any():
         return (math.nan,) * 3
     a, b = np.log(above), np.log(below)
     pairs = (a - b).dropna()
+    half = math.nan
     if len(pairs) > 1:
-        centre, spread, freedom = pairs.mean(), pairs.std(ddof=1) / math.sqrt(len(pairs)), len(pairs) - 1
+        centre = float(pairs.mean())
+        half = t_quantile(len(pairs) - 1) * float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
     else:
-        centre = a.mean() - b.mean()
-        if len(a) < 2 or len(b) < 2:
-            return math.exp(centre), math.nan, math.nan
-        variances = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-        spread = math.sqrt(sum(variances))
-        freedom = (
-            spread**4 / (variances[0] ** 2 / (len(a) - 1) + variances[1] ** 2 / (len(b) - 1)) if spread else math.inf
-        )
-    half = t_quantile(freedom) * spread if spread else 0.0
-    return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
+        centre = float(a.mean() - b.mean())
+        if len(a) > 1 and len(b) > 1:
+            variances = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+            spread = math.sqrt(sum(variances))
+            shares = variances[0] ** 2 / (len(a) - 1) + variances[1] ** 2 / (len(b) - 1)
+            half = t_quantile(spread**4 / shares) * spread if spread else 0.0
+    return _widened(centre, half, noise)
+
+
+def _widened(centre: float, half: float, noise: float) -> tuple[float, float, float]:
+    """exp of a logarithm and of its ends, `half` or at least `noise` away; NaN ends where both are."""
+    width = float(np.fmax(half, noise))
+    return math.exp(centre), math.exp(centre - width), math.exp(centre + width)
 
 
 def t_quantile(freedom: float) -> float:
@@ -114,48 +139,56 @@ def t_quantile(freedom: float) -> float:
     return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2))
 
 
-def compare(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataFrame:
-    """Every arm against `baseline`: `arm`, `concurrency`, `ratio`, `low`, `high`, `floor`, `differs`.
+def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "concurrency") -> pandas.DataFrame:
+    """Every arm against `baseline` at each value of column `by`: `arm`, `by`, `ratio`, `low`, `high`, `floor`,
+    `differs`.
 
-    `low` and `high` are the interval's ends, widened to the floor. `differs` is True when 1 lies outside them, False
-    when the ratio lies inside the floor, and None when neither holds or nothing bounds the noise: more repeats would
-    have to decide. Nothing measured is an empty table."""
+    `low` and `high` are the ends of the interval, at least `floor` (a natural logarithm) from the ratio. `differs` is
+    True when 1 lies outside them, False when the ratio lies inside the floor, and None when neither holds or nothing
+    bounds the noise: more repeats would have to decide. Nothing measured is an empty table."""
     if len(frame) and baseline not in set(frame["arm"]):
         raise ParameterError(
             "no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"]))
         )
-    floors, cells, rows = floor(frame, metric, baseline), by_cell(frame, metric), []
+    floors, cells, rows = floor(frame, metric, by=by), by_cell(frame, metric, by=by), []
     for arm in dict.fromkeys(frame["arm"]):
-        for concurrency in sorted(found for name, found in cells if name == arm):
-            if arm == baseline or (baseline, concurrency) not in cells:
+        for place in sorted(place for name, place in cells if name == arm):
+            if arm == baseline or (baseline, place) not in cells:
                 continue
-            centre, low, high = ratio(cells[arm, concurrency], cells[baseline, concurrency])
-            if math.isnan(centre):
-                continue
-            noise = floors.get(int(concurrency), math.nan)
-            edges = [edge for edge in (low, high, centre * (1 - noise), centre * (1 + noise)) if not math.isnan(edge)]
-            low, high = (min(edges), max(edges)) if edges else (math.nan, math.nan)
-            differs = (
-                None
-                if math.isnan(low)
-                else True
-                if not low <= 1 <= high
-                else False
-                if abs(centre - 1) <= noise
-                else None
-            )
-            rows.append(
-                {
-                    "arm": arm,
-                    "concurrency": int(concurrency),
-                    "ratio": centre,
-                    "low": low,
-                    "high": high,
-                    "floor": noise,
-                    "differs": differs,
-                }
-            )
-    return pandas.DataFrame(rows, columns=["arm", "concurrency", "ratio", "low", "high", "floor", "differs"])
+            noise = floors.get(place, math.nan)
+            centre, low, high = ratio(cells[arm, place], cells[baseline, place], noise)
+            if not math.isnan(centre):
+                rows.append((arm, place, centre, low, high, noise, differs(centre, low, high, noise)))
+    return pandas.DataFrame(rows, columns=["arm", by, "ratio", "low", "high", "floor", "differs"])
+
+
+def differs(ratio: float, low: float, high: float, noise: float) -> bool | None:
+    """What is claimed of a ratio: True, it differs from 1; False, equal arms differ as much; None, not decided."""
+    if math.isnan(low):
+        return None
+    if abs(math.log(ratio)) <= noise + ROUNDING:  # an A/A pair is as far apart as the floor that it made
+        return False
+    return True if not low <= 1 <= high else None
+
+
+def extremes(table: pandas.DataFrame) -> tuple[pandas.Series | None, pandas.Series | None]:
+    """The largest gain and the largest loss of a table of `compare` among those that certainly differ; None where there
+    is none. The pairs of equal arms take no part."""
+    sure = table[(table["differs"] == True) & ~table["arm"].str.endswith(AGAIN)]  # noqa: E712 - None is neither
+    gains, losses = sure[sure["ratio"] > 1], sure[sure["ratio"] < 1]
+    return (
+        gains.loc[gains["ratio"].idxmax()] if len(gains) else None,
+        losses.loc[losses["ratio"].idxmin()] if len(losses) else None,
+    )
+
+
+def words(ratio: float, low: float, high: float, differs: bool | None, of: str) -> str:
+    """A ratio as part of a sentence, `1.26 times (1.10 to 1.45) as fast` where `of` is `as fast`, and what may not be
+    claimed of it.
+    """
+    ends = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f})"
+    doubt = "" if differs else ", which is inside the noise" if differs is False else ", which is not decided"
+    return f"{ratio:.2f} times{ends} {of}{doubt}"
 
 
 def decompose(

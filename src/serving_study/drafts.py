@@ -208,17 +208,14 @@ def finding(found: pandas.DataFrame, frame: pandas.DataFrame) -> str:
     words = []
     for untrained, rows in found.groupby(found["arm"].str.endswith("truncated")):
         best = rows.loc[rows["speedup"].idxmax()]
-        sure = None if pandas.isna(best["differs"]) else bool(best["differs"])
-        doubt = {True: "", False: ", which is inside the noise", None: ", which more repeats would have to decide"}[
-            sure
-        ]
         whose = (
             "the target's first layers, as a draft, have"
             if untrained
             else f"the trained draft, at its best k of {best['k']}, has"
         )
         words.append(
-            f"{whose} {best['rate']:.0%} of the proposals kept, and tokens come {_interval(best)} as fast{doubt}"
+            f"{whose} {best['rate']:.0%} of the proposals kept, and tokens come "
+            f"{comparisons.words(best['speedup'], best['low'], best['high'], best['differs'], 'as fast')}"
         )
     return f"One request at a time ({tables.labels(frame)}), against no speculation: {'; '.join(words)}."
 

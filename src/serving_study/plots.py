@@ -3,6 +3,8 @@
 One colour an arm everywhere, colour-blind safe; failed cells hollow, never on a line.
 """
 
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas
@@ -62,7 +64,7 @@ def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline
     it.
     """
     table = comparisons.compare(frame, metric, baseline)
-    floors = comparisons.floor(frame, metric, baseline)
+    floors = comparisons.floor(frame, metric)
     figure, axis = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
     palette = colours(frame["arm"])
     for arm in dict.fromkeys(table["arm"]):
@@ -86,8 +88,8 @@ def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline
         at = sorted(floors)
         axis.fill_between(
             at,
-            [1 - floors[x] for x in at],
-            [1 + floors[x] for x in at],
+            [math.exp(-floors[x]) for x in at],
+            [math.exp(floors[x]) for x in at],
             color="black",
             alpha=0.1,
             linewidth=0,

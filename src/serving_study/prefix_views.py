@@ -90,7 +90,7 @@ def certificate(frame: pandas.DataFrame) -> Styler:
 
 
 def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
-    """Cold against warm.
+    """Requests that computed the prefix against those that found it, medians.
 
     With the plan of this host the reference study's stand beside it, and whether the gains may be compared.
     """
@@ -107,7 +107,9 @@ def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
     shown = shown.rename(
         columns={
             "prefix_tokens": "prefix (tokens)",
-            "cold_ms": "first (ms)",
+            "computed": "computed (requests)",
+            "later": "later (requests)",
+            "cold_ms": "computed (ms)",
             "warm_ms": "later (ms)",
             "cold_hits": "first found (tokens)",
             "warm_hits": "later found (tokens)",
@@ -115,9 +117,9 @@ def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
     )
     formats = {
         "prefix (tokens)": "{:,.0f}",
-        "first (ms)": "{:,.1f}",
+        "computed (ms)": "{:,.1f}",
         "later (ms)": "{:,.1f}",
-        "gain": "{:.2f}×",
+        **dict.fromkeys(("gain", "low", "high"), "{:.2f}×"),
         "first found (tokens)": "{:,.0f}",
         "later found (tokens)": "{:,.0f}",
     }
@@ -141,8 +143,9 @@ def _verdict(row, theirs: pandas.DataFrame, plan) -> str:
     ]
     if unequal:
         return f"{reference.NOT_COMPARABLE} ({'; '.join(unequal)})"
-    change = row.gain / theirs.set_index("arm")["gain"][row.arm] - 1
-    return f"{reference.REPRODUCES if abs(change) <= reference.TOLERANCE else reference.DIFFERS} ({change:+.1%})"
+    stated = theirs.set_index("arm")["gain"][row.arm]
+    verdict = reference.REPRODUCES if reference.within(row.gain, stated) else reference.DIFFERS
+    return f"{verdict} ({row.gain / stated - 1:+.1%})"
 
 
 def requests_table(frame: pandas.DataFrame) -> Styler:
@@ -175,8 +178,9 @@ def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: floa
         "share": "{:.0%}",
         "hit rate": "{:.1%}",
         **dict.fromkeys(("gain", "low", "high", "TTFT gain"), "{:.2f}×"),
-        "floor": "{:.1%}",
+        "floor": "{:.3f}×",
     }
+    shown["floor"] = np.exp(shown["floor"])
     if price_per_hour:
         for name, column in (
             ("USD a thousand requests", "request_throughput"),

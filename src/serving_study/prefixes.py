@@ -34,6 +34,11 @@ TIERS = (
 SOURCES = ("device", "external", "recompute")
 OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
 REFERENCE_PREFIX = 3001
+GAINS = (
+    "prefix_tokens share concurrency hit_rate request_throughput control_request_throughput gain low high floor "
+    "differs ttft_gain"
+).split()
+SEQUENCE = "arm prefix_tokens computed later cold_ms warm_ms gain low high cold_hits warm_hits".split()
 
 
 def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -158,101 +163,98 @@ def starts_of(host: str, section: int = 7) -> pandas.DataFrame:
 
 
 def sequence(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm: `cold_ms` (the first request), `warm_ms` (the mean of the others), `gain`, and `warm_hits`,
-    tokens that a later one found.
-    """
-    table, rows = requests(frame), []
-    for arm, mine in table[table["kind"] == "SharedPrefix"].groupby("arm", sort=False):
-        first, later = mine[mine["request"] == 1], mine[mine["request"] > 1]
-        cold, warm = first["ttft_ms"].mean(), later["ttft_ms"].mean()
-        rows.append(
-            {
-                "arm": arm,
-                "prefix_tokens": int(mine["prefix_tokens"].iloc[0]),
-                "cold_ms": cold,
-                "warm_ms": warm,
-                "gain": cold / warm,
-                "cold_hits": first["device"].astype(float).mean(),
-                "warm_hits": later["device"].astype(float).mean(),
-            }
+    """One row an arm: `cold_ms`, the median of the requests that computed the prefix (the arm's first, and all of the
+    control's), `warm_ms`, that of the `later` ones of the arm, and `gain`, cold over warm.
+
+    Medians within repeats, means over them. `low` and `high` are the gain's interval over repeats, at least as wide as
+    the gains of equal arms are apart; missing where there is neither. `computed` and `later` count requests,
+    `cold_hits` and `warm_hits` are the tokens that the first and a later one found. The control's own row holds its
+    first request against its later ones."""
+    table = requests(frame)
+    table = table[table["kind"] == "SharedPrefix"]
+    control, sides, rows = table[table["arm"] == CONTROL], {}, []
+    for arm, of_arm in table.groupby("arm", sort=False):
+        first, later = of_arm[of_arm["request"] == 1], of_arm[of_arm["request"] > 1]
+        computed = first if arm == CONTROL else pandas.concat([first, control])
+        medians = [side.groupby("repeat")["ttft_ms"].median() for side in (computed, later)]
+        sides[arm] = (first, later, len(computed), *medians)
+    raw = {arm: comparisons.ratio(cold, warm)[0] for arm, (*_, cold, warm) in sides.items()}
+    apart = [
+        abs(math.log(raw[arm] / raw[arm.removesuffix(comparisons.AGAIN)]))
+        for arm in raw
+        if arm.endswith(comparisons.AGAIN) and arm.removesuffix(comparisons.AGAIN) in raw
+    ]
+    for arm, (first, later, computed, cold, warm) in sides.items():
+        gain, low, high = comparisons.ratio(cold, warm, max(apart, default=math.nan))
+        figures = (
+            arm,
+            int(first["prefix_tokens"].iloc[0]),
+            computed,
+            len(later),
+            cold.mean(),
+            warm.mean(),
+            gain,
+            low,
+            high,
         )
-    return pandas.DataFrame(
-        rows, columns=["arm", "prefix_tokens", "cold_ms", "warm_ms", "gain", "cold_hits", "warm_hits"]
-    )
+        hits = (side["device"].astype(float).mean() for side in (first, later))
+        rows.append((*figures, *hits))
+    return pandas.DataFrame(rows, columns=SEQUENCE)
 
 
 def published() -> pandas.DataFrame:
     """The reference study's five requests, in the columns of `sequence`."""
     figures = reference.load(7).query("metric == 'ttft_ms' and host == 'l4x1'")
+    table = figures.assign(arm=figures["arm"].map(OF_REFERENCE)).astype({"request": int})
     rows = []
-    for arm, mine in figures.groupby("arm", sort=False):
-        values = mine.set_index("request")["value"]
-        cold, warm = values[1], values[values.index > 1].mean()
+    for arm, of_arm in table.groupby("arm", sort=False):
+        later = of_arm[of_arm["request"] > 1]["value"]
+        computed = of_arm[of_arm["request"] == 1]["value"]
+        if arm != CONTROL:
+            computed = pandas.concat([computed, table[table["arm"] == CONTROL]["value"]])
+        cold, warm = computed.median(), later.median()
         rows.append(
             {
-                "arm": OF_REFERENCE[arm],
+                "arm": arm,
                 "prefix_tokens": REFERENCE_PREFIX,
+                "computed": len(computed),
+                "later": len(later),
                 "cold_ms": cold,
                 "warm_ms": warm,
                 "gain": cold / warm,
-                "cold_hits": math.nan,
-                "warm_hits": math.nan,
             }
         )
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows).reindex(columns=SEQUENCE)
 
 
 def gains(
     frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, metric: str = "request_throughput"
 ) -> pandas.DataFrame:
     """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the
-    arm), `gain` with `low` and `high` (the interval over repeats, missing with one), `floor` (what the arm differs from
-    itself, measured again), and `ttft_gain`.
+    arm), `gain` with `low`, `high`, `floor` and `differs` as `comparisons.compare` has them, and `ttft_gain`.
     """
     cells = facts(comparisons.usable(frame))
-    cells, rows = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)], []  # noqa: E712 - None is neither
-    for (prefix, share), same in cells.groupby(["prefix_tokens", "share"]):
-        by_arm = {name: mine.set_index("repeat") for name, mine in same.groupby("arm")}
-        if arm not in by_arm or control not in by_arm:
-            continue
-        mine, theirs = by_arm[arm], by_arm[control]
-        gain, low, high = comparisons.ratio(mine[metric], theirs[metric])
-        twin = by_arm.get(arm + comparisons.AGAIN)
-        floor = math.nan if twin is None else abs(twin[metric].mean() / mine[metric].mean() - 1)
-        row = {
-            "prefix_tokens": int(prefix),
-            "share": share,
-            "concurrency": int(mine["concurrency"].iloc[0]),
-            "hit_rate": mine["hit_rate"].mean(),
-            "request_throughput": mine["request_throughput"].mean(),
-            "control_request_throughput": theirs["request_throughput"].mean(),
-        }
-        rows.append(
-            row
-            | {
-                "gain": gain,
-                "low": low,
-                "high": high,
-                "floor": floor,
-                "ttft_gain": theirs["median_ttft_ms"].mean() / mine["median_ttft_ms"].mean(),
-            }
-        )
-    return pandas.DataFrame(
-        rows,
-        columns=[
-            "prefix_tokens",
-            "share",
-            "concurrency",
-            "hit_rate",
-            "request_throughput",
-            "control_request_throughput",
-            "gain",
-            "low",
-            "high",
-            "floor",
-            "ttft_gain",
-        ],
+    cells = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)]  # noqa: E712 - None is neither
+    if not {arm, control} <= set(cells["arm"]):
+        return pandas.DataFrame(columns=GAINS)
+    loads = cells.groupby(["arm", "load"]).agg(
+        prefix_tokens=("prefix_tokens", "first"),
+        share=("share", "first"),
+        concurrency=("concurrency", "first"),
+        hit_rate=("hit_rate", "mean"),
+        request_throughput=("request_throughput", "mean"),
+        ttft=("median_ttft_ms", "mean"),
     )
+    table = comparisons.compare(cells, metric, control, by="load").query("arm == @arm").set_index("load")
+    own, against = loads.loc[arm].loc[table.index], loads.loc[control].loc[table.index]
+    table = own.assign(
+        gain=table["ratio"],
+        **{name: table[name] for name in ("low", "high", "floor", "differs")},
+        control_request_throughput=against["request_throughput"],
+        ttft_gain=against["ttft"] / own["ttft"],
+    )
+    table["prefix_tokens"] = table["prefix_tokens"].astype(int)
+    return table.sort_values(["prefix_tokens", "share"]).reset_index(drop=True)[GAINS]
 
 
 def _of_one_length(table: pandas.DataFrame) -> pandas.DataFrame:
@@ -515,18 +517,28 @@ def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:
     """What was found, in sentences, each figure from certified cells; what was not measured is left out."""
     words, arms = [], sequence(frame).set_index("arm")
     if CACHED in arms.index and CONTROL in arms.index:
+        row, control = arms.loc[CACHED], arms.loc[CONTROL]
+        longer = comparisons.words(row["gain"], row["low"], row["high"], True, "as long as one that finds it")
         words.append(
-            f"the second request with a prefix of {arms.at[CACHED, 'prefix_tokens']:,} tokens has its first "
-            f"token {arms.at[CACHED, 'gain']:.1f} times as soon as the first, and without the cache "
-            f"{arms.at[CONTROL, 'gain']:.2f} times"
+            f"a request that computes a prefix of {int(row['prefix_tokens']):,} tokens waits for its first token "
+            f"{longer} (medians of {row['computed']:.0f} and {row['later']:.0f} requests); without the cache the first "
+            f"waits {control['gain']:.2f} times as long as those behind it"
         )
-    table = gains(frame)
-    if len(table):
-        best = table.loc[table["gain"].idxmax()]
-        words.append(
-            f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a "
-            f"server answers {best['gain']:.2f} times the requests"
-        )
+    if len(table := gains(frame)):
+        best, _ = comparisons.extremes(table.rename(columns={"gain": "ratio"}).assign(arm=CACHED))
+        if best is not None:
+            many = comparisons.words(best["ratio"], best["low"], best["high"], best["differs"], "the requests")
+            words.append(
+                f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a server "
+                f"answers {many}, the most of {len(table)} loads"
+            )
+        elif table["differs"].isna().all():
+            words.append(
+                f"a server answers {table['gain'].min():.2f} to {table['gain'].max():.2f} times the requests over "
+                f"{len(table)} loads, single draws with nothing beside them that bounds the noise"
+            )
+        else:
+            words.append(f"under none of {len(table)} loads does a server certainly answer more requests")
     sources = by_source(frame)
     for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")

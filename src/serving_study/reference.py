@@ -20,7 +20,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas
 
 from . import comparisons, paths, store
@@ -274,7 +273,7 @@ def _side(study: Study, metric: str, baseline: str) -> dict:
     usable = comparisons.usable(frame).dropna(subset=[metric])
     if usable.empty:
         return {}
-    floors = comparisons.floor(frame, metric, baseline)
+    floors = comparisons.floor(frame, metric)
     has_base = baseline in set(frame["arm"])
     ratios = (
         comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
@@ -286,21 +285,23 @@ def _side(study: Study, metric: str, baseline: str) -> dict:
         ratio = None
         if (arm, concurrency) in ratios.index:
             row = ratios.loc[(arm, concurrency)]
-            ratio = tuple(row[name] if not math.isnan(row[name]) else row["ratio"] for name in ("ratio", "low", "high"))
+            ratio = _bounded(row["ratio"], row["low"], row["high"])
         found[arm, int(concurrency)] = {
             "facts": cells["facts"].iloc[0],
-            "absolute": _interval(cells[metric].to_numpy(float), floors.get(int(concurrency), 0.0)),
+            "absolute": _bounded(*comparisons.interval(cells[metric], floors.get(concurrency, math.nan))),
             "ratio": ratio,
         }
     return found
 
 
-def _interval(values: np.ndarray, floor: float) -> tuple[float, float, float]:
-    """Mean with its 95 % interval (t), at least as wide as the noise floor."""
-    mean, half = float(values.mean()), float(floor * abs(values.mean()))
-    if len(values) > 1:
-        half = max(half, comparisons.t_quantile(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values)))
-    return mean, mean - half, mean + half
+def _bounded(value: float, low: float, high: float) -> tuple[float, float, float]:
+    """A figure with its interval; where nothing bounds the noise, the figure alone."""
+    return (value, value, value) if math.isnan(low) else (float(value), float(low), float(high))
+
+
+def within(value: float, other: float, tolerance: float = TOLERANCE) -> bool:
+    """Whether two figures are a factor of at most 1 + `tolerance` apart, either way round."""
+    return value == other or min(value, other) > 0 and abs(math.log(value / other)) <= math.log1p(tolerance)
 
 
 def _unequal(ours: dict, theirs: dict, names: tuple[str, ...]) -> str:
@@ -313,9 +314,9 @@ def _verdict(ours: tuple, theirs: tuple, unequal: str, tolerance: float) -> dict
     if unequal:
         return row | {"verdict": NOT_COMPARABLE, "why": unequal}
     if ours[1] <= theirs[2] and theirs[1] <= ours[2]:
-        width = max((high - low) / 2 / value if value else 0.0 for value, low, high in (ours, theirs))
-        return row | {"verdict": REPRODUCES, "why": f"the intervals overlap (the wider is ±{width:.0%})"}
-    if abs(change) <= tolerance:
+        factor = max(math.sqrt(high / low) if low > 0 else 1.0 for _, low, high in (ours, theirs))
+        return row | {"verdict": REPRODUCES, "why": f"the intervals overlap (the wider is a factor of {factor:.2f})"}
+    if within(ours[0], theirs[0], tolerance):
         return row | {"verdict": REPRODUCES, "why": f"within {tolerance:.0%}"}
     return row | {
         "verdict": DIFFERS,

@@ -432,16 +432,17 @@ def finding(cells: pandas.DataFrame) -> str:
     for name, mine in groups(cells).items():
         most = max(of(arm).gpus for arm in mine["arm"])
         largest = mine[mine["arm"].map(lambda arm: of(arm).gpus == most)]  # noqa: B023
-        floors, means = (
-            comparisons.floor(mine, THROUGHPUT, baseline(mine["arm"])),
-            comparisons.summary(largest, THROUGHPUT),
-        )
+        means = comparisons.summary(largest, THROUGHPUT)
         if len(set(means["arm"])) < 2:
             continue
+        floors, values = comparisons.floor(mine, THROUGHPUT), comparisons.by_cell(largest, THROUGHPUT)
         best = []
         for concurrency in (means["concurrency"].min(), means["concurrency"].max()):
             first, second, *_ = means[means["concurrency"] == concurrency].nlargest(2, "mean").itertuples()
-            clear = first.mean / second.mean - 1 > floors.get(int(concurrency), 0.0)
+            noise = floors.get(concurrency, math.nan)
+            clear = comparisons.differs(
+                *comparisons.ratio(values[first.arm, concurrency], values[second.arm, concurrency], noise), noise
+            )
             best.append(f"{f'`{first.arm}`' if clear else 'none certainly'} at concurrency {int(concurrency)}")
         said.append(f"{name} with {most} {places(cells)}: most output tokens with {best[0]}, {best[1]}")
     return (

@@ -120,25 +120,29 @@ def provenance(plan) -> Styler:
 
 
 def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
-    """One sentence from the comparison of output throughput: what helps, what hurts, what cannot be told apart."""
+    """One sentence from the comparison of output throughput: what certainly helps, what certainly hurts, what cannot be
+    told apart.
+    """
     table = comparisons.compare(frame, "output_throughput", baseline)
     table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
     if table.empty:
         return "There is nothing to compare yet."
-    best, worst = table.loc[table["ratio"].idxmax()], table.loc[table["ratio"].idxmin()]
+    here = f"On this host ({labels(frame)})"
+    if not table["differs"].notna().any():
+        return f"{here}, no A/A pair was run and nothing was repeated, so that nothing bounds the noise."
     same = int((table["differs"] == False).sum())  # noqa: E712 - None is neither
-    words = [
-        f"{row['arm']} at concurrency {row['concurrency']} has {row['ratio']:.2f} times the baseline's "
-        "output throughput"
-        for row in (best, worst)
+    undecided = int(table["differs"].isna().sum())
+    said = [
+        f"the {name} is {row['arm']} at concurrency {row['concurrency']}, whose output throughput is "
+        f"{comparisons.words(row['ratio'], row['low'], row['high'], row['differs'], 'the baseline’s')}"
+        if row is not None
+        else f"nothing certainly {verb}"
+        for name, verb, row in zip(("best case", "worst"), ("gains", "loses"), comparisons.extremes(table), strict=True)
     ]
-    bounded = table["differs"].notna().any()
-    noise = (
-        f"{same} of {len(table)} comparisons lie inside the noise floor"
-        if bounded
-        else "no A/A pair was run, so that nothing bounds the noise"
+    return (
+        f"{here}, {'; '.join(said)}. Of {len(table)} comparisons {same} lie inside the noise floor and {undecided} "
+        "are not decided."
     )
-    return f"On this host ({labels(frame)}), the best case is {words[0]}, the worst {words[1]}; {noise}."
 
 
 def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
@@ -387,25 +391,27 @@ def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
     return style(pandas.DataFrame(rows), f"The certificate of {arm} at concurrency {concurrency} ({labels(frame)})")
 
 
-def noise(frame: pandas.DataFrame, metrics: tuple[str, ...], baseline: str = "baseline") -> Styler:
-    """The floor by concurrency, and the coefficient of variation of repeats, mean over arms."""
+def noise(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Styler:
+    """The floor by concurrency, as the factor that equal arms differ by, and the coefficient of variation of repeats,
+    mean over arms.
+    """
     rows = []
     for metric in metrics:
-        floors = comparisons.floor(frame, metric, baseline)
+        floors = comparisons.floor(frame, metric)
         variation = comparisons.summary(frame, metric).groupby("concurrency")["cv"].mean()
         for concurrency, value in floors.items():
             rows.append(
                 {
                     "metric": METRIC_NAMES.get(metric, metric),
                     "concurrency": concurrency,
-                    "A/A floor": value,
+                    "A/A floor": math.exp(value),
                     "coefficient of variation": variation.get(concurrency, math.nan),
                 }
             )
     return style(
         pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "coefficient of variation"]),
         f"Noise floor ({labels(frame)})",
-        {"A/A floor": "{:.1%}", "coefficient of variation": "{:.1%}"},
+        {"A/A floor": "{:.3f}×", "coefficient of variation": "{:.1%}"},
     )
 
 

@@ -52,11 +52,93 @@ def test_the_interval_covers_as_often_as_it_says():
     assert 0.92 <= np.mean(hits) <= 0.98
 
 
+def verdict_of(frame, arm, baseline):
+    """Which way the claim goes, and its three figures as logarithms."""
+    row = comparisons.compare(frame, "output_throughput", baseline).set_index("arm").loc[arm]
+    sign = None if row["differs"] is None else int(row["differs"]) * int(np.sign(math.log(row["ratio"])))
+    return sign, np.log(row[["ratio", "low", "high"]].to_numpy(float))
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_swapping_arm_and_baseline_swaps_the_verdict(repeats):
+    """Any two cells, with an A/A pair of any width beside them: no arm is favoured by which of the two it is."""
+    draw, seen = np.random.default_rng(13), set()
+    for _ in range(300):
+        apart, spread, effect = draw.uniform(0, 0.3), draw.uniform(0, 0.2), draw.uniform(-0.5, 0.5)
+        logs = {"baseline": 0.0, "fast": effect, "baseline-again": apart}
+        frame = cells({(arm, 4): 100 * np.exp(log + draw.normal(0, spread, repeats)) for arm, log in logs.items()})
+        sign, (ratio, low, high) = verdict_of(frame, "fast", "baseline")
+        back, (inverse, lowest, highest) = verdict_of(frame, "baseline", "fast")
+        assert back == (sign and -sign)
+        assert (inverse, lowest, highest) == pytest.approx((-ratio, -high, -low), abs=1e-9)
+        seen.add(sign)
+    assert seen == ({-1, 0, 1} if repeats == 1 else {-1, 0, 1, None})
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_an_a_a_pair_is_never_called_a_difference_by_its_own_floor(repeats):
+    draw = np.random.default_rng(31)
+    for _ in range(300):
+        apart, spread = draw.uniform(-0.6, 0.6, 2), draw.uniform(0, 0.1)
+        frame = cells(
+            {
+                (arm, concurrency): 50 * np.exp(log + draw.normal(0, spread, repeats))
+                for concurrency, log in zip((1, 4), apart, strict=True)
+                for arm, log in (("baseline", 0.0), ("baseline-again", log))
+            }
+        )
+        for arm, other in (("baseline-again", "baseline"), ("baseline", "baseline-again")):
+            table = comparisons.compare(frame, "output_throughput", other)
+            assert table["arm"].tolist() == [arm, arm] and table["differs"].tolist() == [False, False]
+
+
+def test_the_twin_of_the_fresh_clone_is_no_difference():
+    """What a fresh clone on two cores measured: the twin at 0.77 of the baseline, and an arm as far below."""
+    frame = cells({("baseline", 4): [100.0], ("baseline-again", 4): [76.9], ("draft-k1", 4): [77.0]})
+    assert comparisons.compare(frame, "output_throughput", "baseline")["differs"].tolist() == [False, False]
+    assert "(0.77×)" not in tables.throughput(frame, "output_throughput").to_html()
+    assert comparisons.crossings(frame, "output_throughput", "baseline")[0].words == "nowhere certain from 4 to 4"
+
+
+def test_comparisons_go_by_what_a_chapter_varies():
+    """Two loads of one concurrency are two comparisons, each with the floor of its own pair."""
+    frame = cells({("baseline", 1): [100.0], ("baseline-again", 1): [101.0], ("fast", 1): [110.0]})
+    other = cells({("baseline", 1): [100.0], ("baseline-again", 1): [100.1], ("fast", 1): [100.5]}).assign(load="other")
+    both = pandas.concat([frame, other], ignore_index=True)
+    table = comparisons.compare(both, "output_throughput", "baseline", by="load").set_index(["arm", "load"])
+    assert table.loc[("fast", "concurrency=1"), "ratio"] == pytest.approx(1.1)
+    assert table.loc[("fast", "concurrency=1"), "differs"] and not table.loc[("fast", "other"), "differs"]
+    assert table.loc[("fast", "other"), "floor"] == pytest.approx(math.log(1.01))  # single draws: the widest for all
+
+
+def test_every_arm_measured_again_makes_the_floor():
+    frame = cells({("a", 1): [100.0], ("a-again", 1): [102.0], ("b", 1): [100.0], ("b-again", 1): [90.0]})
+    assert comparisons.floor(frame, "output_throughput") == {1: pytest.approx(math.log(100 / 90))}
+
+
+def test_an_interval_of_repeats_is_at_least_the_floor():
+    value, low, high = comparisons.interval(pandas.Series([80.0, 125.0]), noise=0.01)
+    assert value == pytest.approx(100) and low * high == pytest.approx(100**2) and high > 1000
+    assert comparisons.interval([100.0], 0.1) == pytest.approx((100, 100 * math.exp(-0.1), 100 * math.exp(0.1)))
+    assert all(map(math.isnan, comparisons.interval([100.0])[1:])) and all(map(math.isnan, comparisons.interval([])))
+    assert comparisons.interval([0.0, 0.5]) == (0.25, 0.0, 0.5)  # a rate may be zero
+
+
+def test_a_finding_names_certain_differences_alone():
+    """The largest ratio is not the best case while equal arms differ as much."""
+    values = {("baseline", 1): [100.0], ("baseline-again", 1): [125.0], ("fast", 1): [120.0], ("slow", 1): [50.0]}
+    said = tables.finding(cells(values))
+    assert "nothing certainly gains" in said and "slow at concurrency 1" in said and "fast" not in said
+    assert "0.50 times (0.40 to 0.62)" in said and "1 lie inside the noise floor and 0 are not decided" in said
+    gain, loss = comparisons.extremes(comparisons.compare(cells(values), "output_throughput", "baseline"))
+    assert gain is None and loss["arm"] == "slow"
+
+
 def test_a_difference_inside_the_floor_is_none():
     frame = cells(
         {("baseline", 1): [100.0], ("fast", 1): [108.0], ("much-faster", 1): [150.0], ("baseline-again", 1): [110.0]}
     )
-    assert comparisons.floor(frame, "output_throughput", "baseline") == {1: pytest.approx(0.10)}
+    assert comparisons.floor(frame, "output_throughput") == {1: pytest.approx(math.log(1.1))}
     table = comparisons.compare(frame, "output_throughput", "baseline").set_index("arm")
     assert table.loc["fast", "differs"] == False and table.loc["much-faster", "differs"] == True  # noqa: E712
     shown = tables.throughput(frame, "output_throughput").to_html()
@@ -72,7 +154,8 @@ def test_one_draw_of_the_floor_stands_for_all_concurrencies():
             ("baseline-again", 4): [120.0],
         }
     )
-    assert comparisons.floor(frame, "output_throughput", "baseline") == {1: pytest.approx(0.2), 4: pytest.approx(0.2)}
+    floor = pytest.approx(math.log(1.2))
+    assert comparisons.floor(frame, "output_throughput") == {1: floor, 4: floor}
 
 
 def test_without_an_a_a_pair_nothing_bounds_the_noise():

@@ -535,8 +535,8 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
         frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
     )
     assert (
-        "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60× (" in said
-        and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67× (" in said
+        "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60 times (" in said
+        and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67 times (" in said
     )
     unsure = drafts.served(draft, target, frame).assign(differs=[None, False, True])
     assert "as fast, which is inside the noise; the target's" in drafts.finding(unsure, frame.assign(host="cpu"))

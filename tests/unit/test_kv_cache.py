@@ -552,11 +552,95 @@ def test_bytes_stand_in_the_certificate_and_hits_without_any_fail_it():
 
 
 def test_the_reference_study_s_requests():
+    """Six requests computed the prefix (median 766.05 ms) and four found it (76.0 ms)."""
     table = prefixes.published().set_index("arm")
-    assert table.loc["prefix-cache", "gain"] == pytest.approx(10.01, abs=0.01) and table.loc[
-        "no-prefix-cache", "gain"
-    ] == pytest.approx(0.99, abs=0.001)
-    assert table["warm_ms"].round(1).tolist() == [76.2, 768.8]
+    assert table.loc["prefix-cache", "gain"] == pytest.approx(766.05 / 76.0)
+    assert table.loc["no-prefix-cache", "gain"] == pytest.approx(0.991, abs=0.001)
+    assert table["computed"].tolist() == [6, 1] and table["later"].tolist() == [4, 4]
+
+
+def of_requests(**ttft_ms):
+    """A frame of requests one by one: `{arm: [ms of each]}`, the prefix found from the second on but by the control."""
+    rows = [
+        {
+            "arm": arm.replace("_", "-"),
+            "kind": "SharedPrefix",
+            "prefix_tokens": 1024,
+            "repeat": 0,
+            "request": index + 1,
+            "ttft_ms": ms,
+            "device": 0 if index == 0 or arm.startswith("no") else 1024,
+        }
+        for arm, times in ttft_ms.items()
+        for index, ms in enumerate(times)
+    ]
+    return pandas.DataFrame(rows)
+
+
+def test_one_slow_first_request_makes_no_gain(monkeypatch):
+    """Medians over all that computed the prefix: one request of 4.6 s among six is not what computing takes."""
+    table = of_requests(
+        no_prefix_cache=[2900.0, 3300, 3300, 3300, 3400],
+        prefix_cache=[4600.0, 260, 250, 270, 260],
+        prefix_cache_again=[3200.0, 220, 215, 225, 220],
+    )
+    monkeypatch.setattr(prefixes, "requests", lambda frame: table)
+    gains = prefixes.sequence(None).set_index("arm")
+    row, twin = gains.loc["prefix-cache"], gains.loc["prefix-cache-again"]
+    assert row["gain"] == pytest.approx(3300 / 260) and row["computed"] == 6 and row["later"] == 4
+    # what equal arms are apart is the interval of each: 12.7 and 15.0 reach each other, and neither goes beyond
+    assert (row["high"], twin["low"]) == pytest.approx((twin["gain"], row["gain"]))
+    assert gains.loc["no-prefix-cache", "gain"] == pytest.approx(2900 / 3300)
+    monkeypatch.setattr(prefixes, "requests", lambda frame: table[~table["arm"].str.endswith("-again")])
+    assert prefixes.sequence(None)["low"].isna().all()
+
+
+def of_shares(again: float | None, control=(1.0, 1.0), cached=(1.02, 3.4)):
+    """Cells of two shares of one prefix, requests a second; the second load's twin is `again` of its arm."""
+    arms = {"no-prefix-cache": control, "prefix-cache": cached}
+    if again:
+        arms["prefix-cache-again"] = (cached[0], cached[1] * again)
+    rows = [
+        {
+            "arm": arm,
+            "load": f"share={share}",
+            "concurrency": 8,
+            "repeat": 0,
+            "certificate": "pass",
+            "kind": "SharedPrefix",
+            "sequence": False,
+            "prefix_tokens": 1024.0,
+            "share": share,
+            "hit_rate": share,
+            "request_throughput": rate,
+            "median_ttft_ms": 100 / rate,
+            "host": "cpu",
+            "weights": "real",
+        }
+        for arm, rates in arms.items()
+        for share, rate in zip((0.0, 1.0), rates, strict=True)
+    ]
+    return pandas.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("again", "cached", "said"),
+    [
+        (0.98, (1.02, 3.4), "answers 3.40 times (3.33 to 3.47) the requests, the most of 2 loads"),
+        (0.7, (1.02, 1.3), "under none of 2 loads does a server certainly answer more requests"),
+        (None, (1.02, 3.4), "1.02 to 3.40 times the requests over 2 loads, single draws"),
+    ],
+)
+def test_the_finding_asks_whether_a_gain_differs(monkeypatch, again, cached, said):
+    monkeypatch.setattr(prefixes, "facts", lambda frame: frame)
+    monkeypatch.setattr(prefixes, "sequence", lambda frame: pandas.DataFrame(columns=prefixes.SEQUENCE))
+    monkeypatch.setattr(prefixes, "by_source", lambda frame: pandas.DataFrame(columns=["source", "against_recompute"]))
+    monkeypatch.setattr(prefixes, "break_even", lambda frame: pandas.DataFrame())
+    frame = of_shares(again, cached=cached)
+    assert said in prefixes.finding(frame)
+    table = prefixes.gains(frame)
+    assert list(table.columns) == prefixes.GAINS and table["gain"].tolist() == list(cached)
+    assert table["ttft_gain"].tolist() == pytest.approx(list(cached))
 
 
 def test_frames_of_nothing_are_empty(tmp_path):
