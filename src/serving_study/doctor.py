@@ -83,6 +83,7 @@ def examine(
     results = store.Store(host.profile, plan.section).folder if plan else paths.RESULTS
     if plan:
         found += [vocabularies(arms), *arm_options(arms, accepted, environment)]
+        found += [Finding("tiers on disk", note) for note in plan.notes if "page cache" in note]
     found += [lmcache_variables(arms, accepted), *machine.memory(arms, host)]
     found += [machine.port(plan.port)] if plan and plan.port else []
     found += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
