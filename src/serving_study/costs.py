@@ -37,9 +37,9 @@ def price_of(host: str, usd_per_hour: float | None = None) -> prices.Price | Non
 
 def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.DataFrame:
     """Section 7's loads under concurrency, by arm: `arm`, `prefix_tokens`, `share`, `hit_rate`, `requests_s` (mean over
-    repeats of cells that did not fail), `rented_thousand` requests, by the instance rented whole, `usd_thousand` by this
-    host's share of it, `usd_million_output` and `usd_million_prompt` tokens (found or computed) likewise, and `against`,
-    the cost over the control's. Empty without a price.
+    repeats of cells that did not fail), `rented_thousand` requests, by the instance rented whole, `usd_thousand` by
+    this host's share of it, `usd_million_output` and `usd_million_prompt` tokens (found or computed) likewise, and
+    `against`, the cost over the control's. Empty without a price.
     """
     columns = [
         "host",

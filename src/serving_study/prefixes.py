@@ -378,8 +378,10 @@ def miss_costs(frame: pandas.DataFrame) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=columns)
 
 
-def miss_words(frame: pandas.DataFrame) -> list[str]:
-    """Of each arm with a tier, as part of a sentence: the length at which most requests must hit before it pays."""
+def tier_words(frame: pandas.DataFrame) -> list[str]:
+    """Of each arm with a tier, as parts of a sentence: the length at which most requests must hit before it pays, and
+    where its files were read from.
+    """
     table = miss_costs(frame).dropna(subset=["pays_above"])
     dearest = table.loc[table.groupby("arm", sort=False)["pays_above"].idxmax()] if len(table) else table
     return [
@@ -388,7 +390,7 @@ def miss_words(frame: pandas.DataFrame) -> list[str]:
         if row.lost_ms > 0
         else f"{row.arm} loses nothing by a miss"
         for row in dearest.itertuples()
-    ]
+    ] + [f"{arm} read its files from the {source}" for arm, source in read_from(frame).items()]
 
 
 def read_from(frame: pandas.DataFrame) -> dict[str, str]:
@@ -398,7 +400,7 @@ def read_from(frame: pandas.DataFrame) -> dict[str, str]:
     All that an arm wrote in one run counts, against what was free as the run began; arms without a disk are left out.
     """
     wrote, free = {}, {}
-    for file in frame["file"]:
+    for file in frame.get("file", ()):
         moved = store.read(file).get("moved") or {}
         if "disk" not in moved.get("tiers", {}):
             continue
@@ -577,9 +579,9 @@ def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataF
 def break_even_words(row) -> str:
     """A row of `break_even` as part of a sentence; it is of hits alone, a miss is `miss_costs`'."""
     if not math.isnan(row.measured):
-        return f"from prefixes of about {row.measured:,.0f} tokens on, if every request hits"
+        return f"from prefixes of about {row.measured:,.0f} tokens on, if all hit"
     return (
-        f"from the shortest measured, {row.at_most:,.0f} tokens, on, if every request hits"
+        f"from the shortest measured, {row.at_most:,.0f} tokens, on, if all hit"
         if not math.isnan(row.at_most)
         else f"from no length that was measured, the longest being {row.above:,.0f} tokens"
     )
@@ -615,8 +617,5 @@ def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:
     for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")
     words += [f"{row.arm} pays {break_even_words(row)}" for row in break_even(frame).itertuples()]
-    words += [
-        *miss_words(frame),
-        *(f"{arm} read its files from the {source}" for arm, source in read_from(frame).items()),
-    ]
+    words += tier_words(frame)
     return f"{where} ({tables.labels(frame)}): {'; '.join(words)}." if words else "There is nothing to compare yet."

@@ -59,9 +59,8 @@ def test_the_same_dollars_are_read_three_times(cells):
 def test_requests_on_a_part_of_an_instance_cost_the_part_and_the_whole(cache):
     h200 = store.Store("h200x1", 7, paths.RESULTS_PUBLISHED).newest()
     table = costs.of_cells(h200, costs.price_of("h200x1"))
-    assert len(table) and (table["rented_thousand"] / table["usd_thousand"]).tolist() == pytest.approx(
-        [8.0] * len(table)
-    )
+    parts = (table["rented_thousand"] / table["usd_thousand"]).tolist()
+    assert parts and parts == pytest.approx([8.0] * len(parts))
     assert costs.price_of("h200x1").rented.usd_per_hour == pytest.approx(63.296)
     assert costs.price_of("l4x1").rented == costs.price_of("l4x1")
 
