@@ -9,6 +9,7 @@ from test_certificates import good
 
 from serving_study import (
     certificates,
+    doctor,
     environments,
     hosts,
     metrics,
@@ -797,7 +798,10 @@ def test_a_plan_with_a_tier_on_disk_says_that_no_disk_is_measured(gpu):
     assert note.startswith("lmcache-disk, lmcache-cpu-disk: files are read back from the page cache as they fit in the")
     assert note.endswith("no disk's speed is measured")
     assert "in part" in next(note for note in gpu(tier_gib=200.0).notes if "page cache" in note)
-    assert not [note for note in gpu(arms=["device-only", "cpu-offload"]).notes if "page cache" in note]
+    plain = gpu(arms=["device-only", "cpu-offload"])
+    assert not [note for note in plain.notes if "page cache" in note]
+    found = {finding.what: finding.found for finding in doctor.notes_on_tiers(gpu())}
+    assert found == {"tiers on disk": note} and not doctor.notes_on_tiers(plain)
 
 
 def test_one_length_of_prefix_tells_nothing_of_where_a_tier_begins_to_pay(monkeypatch):
