@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pandas
 
-from . import cache_sizes, ceilings, comparisons, paths, prices, reference, store, tables
+from . import cache_sizes, ceilings, comparisons, paths, prices, reference, shapes, store, tables
 from .prefixes import facts
 
 SERVED = {"8B": "meta-llama-3-8b", "70B": "meta-llama-3-70b"}  # what `instances` says of each: requests in flight of
@@ -198,6 +198,30 @@ def instances(region: str = prices.REGION) -> pandas.DataFrame:
             | fitting
         )
     return pandas.DataFrame(rows)
+
+
+def instance_values() -> dict[str, float | str]:
+    """What section 7's sentences say about which instance to rent, by the names that they use."""
+    table = instances().set_index("instance")
+    small, large, l4 = (table.loc[name] for name in ("p4d.24xlarge", "p4de.24xlarge", "g6.xlarge"))
+    return {
+        "priced": table["usd_per_hour"].notna().sum(),
+        "instance_types": len(table),
+        "p4d_gpus": small["gpus"],
+        "p4de_gpus": large["gpus"],
+        "p4d_gib": small["memory_gib"],
+        "p4de_gib": large["memory_gib"],
+        "p4d_usd": small["usd_per_hour"],
+        "p4de_usd": large["usd_per_hour"],
+        "p4de_more": large["70B"] / small["70B"],
+        "big_billion": shapes.load(SERVED["70B"]).parameters / 1e9,
+        "p4d_over_l4": small["usd_per_hour"] / l4["usd_per_hour"],
+        "p4d_name": small.name,
+        "p4de_name": large.name,
+        "l4_name": l4.name,
+        "oldest": table["date"].dropna().min(),
+        "newest": table["date"].dropna().max(),
+    }
 
 
 def basis(paid: dict[str, prices.Price | None]) -> str:

@@ -10,7 +10,7 @@ the older path), `section-3-draft-graphs` (one arm on an engine with two lines c
 
 import pandas
 
-from . import comparisons, paths, reference, store, theory
+from . import comparisons, paths, reference, speculation, store, theory
 
 
 def arms() -> pandas.DataFrame:
@@ -30,6 +30,22 @@ def profiles() -> dict[str, dict]:
     found = store.read(folder / "section-3" / "rounds.json")
     return found | {
         "draft-k3, its graphs on": store.read(folder / "section-3-draft-graphs" / "rounds.json")["draft-k3"]
+    }
+
+
+def by_formula() -> dict[str, float]:
+    """What the formula gives for the reference study's draft, from the bytes of its weights and its acceptance for
+    k = 1.
+    """
+    published = reference.load(3)
+    weights = published[published["metric"] == "weights_gib"].groupby("arm")["value"].first()
+    rates = published.query("metric == 'acceptance_rate' and concurrency == 1").groupby("arm")["value"].first()
+    cost, alpha = weights["draft-k3"] / weights["baseline"] - 1, rates["draft-k1"]
+    return {
+        "theory_cost": float(cost),
+        "theory_alpha": float(alpha),
+        "theory_break_even": speculation.break_even(3, cost),
+        "theory_speedup": float(speculation.speedup(alpha, 3, cost)),
     }
 
 

@@ -53,6 +53,11 @@ class Trained:
         return [entry for entry in self.training["log"] if entry["event"] == "held_out"][-1]
 
     @property
+    def device(self) -> str:
+        """What it was trained on, as training named it."""
+        return self.training["versions"]["device"]
+
+    @property
     def truncated(self) -> dict | None:
         """The same look at the target's own first layers as a draft; None where training made none."""
         return next((entry for entry in self.training["log"] if entry["event"] == "truncated"), None)

@@ -4,6 +4,7 @@ labels.
 A cell whose certificate failed shows its figure struck through and takes no part in means or multiples.
 """
 
+import hashlib
 import math
 
 import pandas
@@ -68,7 +69,7 @@ def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, in
     styler = (
         frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()})
         .format(formats or {}, na_rep=DASH)
-        .set_uuid(_identifier(caption))
+        .set_uuid(_identifier(frame, caption))
         .set_table_attributes('class="dataframe"')
         .set_caption(caption)
     )
@@ -574,8 +575,12 @@ def advised(table: pandas.DataFrame, about: str) -> Styler:
     return style(table, f"Arms against the targets ({about})", {"USD a million tokens": "{:.2f}"})
 
 
-def _identifier(caption: str) -> str:
-    return "t" + "".join(character if character.isalnum() else "-" for character in caption.lower())[:40]
+def _identifier(frame: pandas.DataFrame, caption: str) -> str:
+    """The caption's first words, to be found in a page, and a digest of all of it and of what the table holds: two
+    tables of a page have one id only if they are the same table.
+    """
+    words = "".join(character if character.isalnum() else "-" for character in caption.lower())[:24].rstrip("-")
+    return f"t{words}-{hashlib.sha256((caption + frame.to_csv()).encode()).hexdigest()[:8]}"
 
 
 def rounds(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
