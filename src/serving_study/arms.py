@@ -3,12 +3,26 @@
 An arm says everything that decides what its server does. Two arms that differ in nothing but their name are the A/A
 pair that gives the noise floor (`repeat_of`)."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from .errors import ParameterError
 from .hosts import Host
 from .models import Model, check_draft
+
+# A word in an arm's options, and the distribution that has to be there for it.
+BESIDE = {
+    "lmcache": "lmcache",
+    "nixl": "nixl",
+    "mooncake": "mooncake-transfer-engine",
+    '"ray"': "ray",
+    "bitsandbytes": "bitsandbytes",
+    "gguf": "gguf",
+    "runai_streamer": "runai-model-streamer",
+    "tensorizer": "tensorizer",
+    "fastsafetensors": "fastsafetensors",
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,14 @@ class Arm:
     def ranks(self) -> int:
         """Processes that compute: a GPU each, or on a CPU host some cores each."""
         return self.split * self.copies
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """What must be installed beside the engine for it, by the names of its options: a KV connector's library, a
+        sidecar's, a loader's, that of a way to run ranks.
+        """
+        words = json.dumps([self.options, self.sidecar.kind if self.sidecar else None], default=str).lower()
+        return tuple(sorted({name for word, name in BESIDE.items() if word in words}))
 
     @property
     def weights(self) -> str:

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import embedded, environments, hosts, machine, models, options, paths, probes, rates, sections, store
+from . import embedded, environments, hosts, machine, models, options, paths, probes, rates, sections, store, variables
 from .arms import Arm
 from .environments import Environment
-from .errors import EngineEnvironmentError, ModelError, ParameterError, StudyError
+from .errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
 from .findings import FAIL, WARN, Finding, of_error
 from .hosts import Host
 from .plans import speculation
@@ -80,11 +80,10 @@ def examine(
             imported, accepted = engine_imports(environment, imports)
             found.append(imported)
     arms = [arm for arm in plan.arms if not arm.unsupported] if plan else []
-    results = store.Store(host.profile, plan.section).folder if plan else paths.RESULTS
+    results = store.Store(host.name, plan.section).folder if plan else paths.RESULTS
     if plan:
         found += [vocabularies(arms), *arm_options(arms, accepted, environment)]
-        found += notes_on_tiers(plan)
-    found += [lmcache_variables(arms, accepted), *machine.memory(arms, host)]
+    found += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
     found += [machine.port(plan.port)] if plan and plan.port else []
     found += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
     if environment and not environment.vllm:
@@ -254,9 +253,17 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
     return found or [Finding("options", f"{len(arms)} arms ask for nothing that vLLM {environment.vllm} does not have")]
 
 
-def notes_on_tiers(plan: Plan) -> list[Finding]:
-    """That files of a tier on disk come back from the page cache, where the plan says so."""
-    return [Finding("tiers on disk", note) for note in plan.notes if "page cache" in note]
+def caller_variables() -> Finding:
+    """Variables of the caller's environment that would break a start, and those that are part of what decides it."""
+    try:
+        variables.check()
+    except HostError as error:
+        return of_error("variables", error)
+    given = variables.deciding()
+    said = ", ".join(f"{name}={value}" for name, value in given.items())
+    return Finding(
+        "variables", f"{said}: part of what decides these figures" if given else "none set that decides a figure"
+    )
 
 
 def lmcache_variables(arms: list[Arm], accepted: dict | None) -> Finding:

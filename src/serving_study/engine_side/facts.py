@@ -29,6 +29,11 @@ NAMES = (
     "nixl",
     "gguf",
     "ray",
+    "mooncake-transfer-engine",
+    "bitsandbytes",
+    "runai-model-streamer",
+    "tensorizer",
+    "fastsafetensors",
 )
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
 # Imported by vLLM's workers behind a guard against ImportError alone: any other error there ends the server.
