@@ -101,7 +101,7 @@ def main() -> None:
         peer_s, theirs = peer(plan, Path(temporary))
         our_s, mine = ours(plan, Path(temporary) / "results")
     table = Table(
-        title=f"{len(plan.arms)} arms × {len(plan.loads)} cells on {plan.host.profile}, vLLM {plan.environment.vllm}"
+        title=f"{len(plan.arms)} arms × {len(plan.loads)} cells on {plan.host.name}, vLLM {plan.environment.vllm}"
     )
     for name in (
         "arm",

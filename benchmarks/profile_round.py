@@ -78,7 +78,7 @@ def read(files: list[str]) -> dict:
 def main() -> None:
     plan = sections.plan(3)
     wanted = sys.argv[1:] or ["baseline", "draft-k3"]
-    known = store.Store(plan.host.profile, 3)
+    known = store.Store(plan.host.name, 3)
     out = known.folder / "rounds.json"
     found = store.read(out) if out.exists() else {}
     for arm in plan.arms:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas
 
-from . import ceilings, certificates, comparisons, paths, prices, reference, store, theory
+from . import ceilings, certificates, comparisons, hosts, paths, prices, reference, store, theory
 from .errors import HostError, ParameterError, near
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -158,10 +158,10 @@ def of_host(
     """What was measured on a host, judged; predictions where nothing was.
 
     Looks in `root`, else in this machine's results, else in the published ones, for an instance type also under its
-    GPUs' profile. `own` is the profile of this machine, whose results may be its own. Raises HostError where nothing
+    GPUs' profile. `own` is the name of this machine, whose results may be its own. Raises HostError where nothing
     was measured and nothing can be predicted."""
     price = price or prices.known(host)
-    place = ceilings.instances().get(host)
+    place, host = ceilings.instances().get(host), store.host_named(host, section, root)
     for name in [host, *([f"{place.gpu.name.split('-')[0]}x{place.count}"] if place else [])]:
         for folder in dict.fromkeys([root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]):
             known = store.Store(name, section, folder)
@@ -182,7 +182,7 @@ def _measured(
     left_out = {
         f"certificate {name}": int((frame.loc[~again, "certificate"] == name).sum())
         for name in (certificates.FAIL, certificates.UNKNOWN)
-    } | {"another model": len(cells) - len(frame)}
+    } | {"another model": len(cells) - len(frame), "another machine": known.cells_elsewhere()}
     floors = {
         metric: comparisons.floor(passed, metric)
         for metric in ("output_throughput", *(target.metric for target in wanted))
@@ -193,7 +193,7 @@ def _measured(
             ["arm", "concurrency"], sort=False
         )
     ]
-    mine = own == known.host and (folder != paths.RESULTS_PUBLISHED or store.machine() is not None)
+    mine = own == known.host and (folder != paths.RESULTS_PUBLISHED or store.results_folder_id() is not None)
     place = known.folder.relative_to(paths.ROOT) if known.folder.is_relative_to(paths.ROOT) else known.folder
     whose = (
         "this machine's own results"
@@ -203,11 +203,7 @@ def _measured(
         else "results"
     )
     run = runs[cells["run"][newest]]
-    machine = (
-        ", ".join(gpu["name"] for gpu in run["host"]["gpus"])
-        or f"{run['host']['cpu_model']}, {run['host']['cpus']} cores"
-    )
-    where = f"{whose} ({place}: {models[newest]} on {machine})"
+    where = f"{whose} ({place}: {models[newest]} on {hosts.of_record(run).words})"
     return Advice(
         known.host,
         known.section,
@@ -342,10 +338,7 @@ def _predicted(
 
 def measured_hosts(section: int, root: Path | None = None) -> list[str]:
     """Hosts with stored results of a section."""
-    folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
-    return sorted(
-        {file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{section}/*/run.json")}
-    )
+    return store.measured_hosts(section, root)
 
 
 def lines(advice: Advice) -> list[str]:

@@ -83,12 +83,12 @@ def run(
             return
         plan = sections.plan(chosen.number, dry=True, **values)
         (sweeps if plan.loads else starts).table_of_plan(
-            plan, store.Store(plan.host.profile, plan.section), values.get("fresh", False)
+            plan, store.Store(plan.host.name, plan.section), values.get("fresh", False)
         )
         return
     if chosen.measures:
         plan = sections.plan(chosen.number, **values)
-        known = store.Store(plan.host.profile, plan.section)
+        known = store.Store(plan.host.name, plan.section)
         if (sweeps if plan.loads else starts).table_of_plan(plan, known, values.get("fresh", False)):
             _examine(plan)
     executed = _execute(chosen, given)
@@ -149,12 +149,12 @@ def certify(host: Annotated[str, typer.Argument(help="a host under data/results"
     """Judge a host's stored cells again by the checks as they are now."""
     from . import store
 
-    known = store.Store(host, _number(section))
+    known = store.Store(store.host_named(host, _number(section), paths.RESULTS), _number(section))
     if not known.runs():
         raise ParameterError(
             "no results",
             value=known.folder,
-            allowed=", ".join(sorted(folder.name for folder in paths.RESULTS.glob("*"))),
+            allowed=", ".join(store.measured_hosts(root=paths.RESULTS)),
             next=f"make run SECTION={section}",
         )
     print(f"{known.certify()} verdicts changed")
@@ -312,7 +312,7 @@ def advise(
     """
     from . import advice, hosts
 
-    wanted, own = advice.targets(slo), hosts.detect().profile
+    wanted, own = advice.targets(slo), hosts.detect().name
     found = [
         advice.of_host(name, _number(section), wanted, price=_price(name, price, fetch_price, region), own=own)
         for name in host or [own]

@@ -1,25 +1,58 @@
-"""This machine: its GPUs, memory and processor, and the name of its profile.
+"""This machine: its GPUs, memory and processor, the name of its profile, and its own name.
 
-A profile is `cpu`, or the GPU's short name and count: `l4x1`, `a10gx4`, `h200x2`. Figures of different profiles are
-never compared as absolute numbers.
+A profile is `cpu`, or the GPU's short name and count: `l4x1`, `a10gx4`, `h200x2`; plans and parameters go by it. What
+results go by is the `name`: the profile of a host with GPUs, and of one without `cpu-` and four digits that stand for
+its hardware, since two processors have less in common than two cards of one kind. Figures of different names are never
+compared as absolute numbers. What can mislead: a container sees the whole machine's memory and cores; here they are
+those that its control group leaves it.
 
     >>> from serving_study import hosts
-    >>> hosts.detect().profile            # doctest: +SKIP
-    'l4x1'
+    >>> hosts.detect().name               # doctest: +SKIP
+    'cpu-3f2a'
 """
 
+import hashlib
+import json
 import os
 import platform
 import re
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
 
+from . import cgroups
 from .errors import HostError
 
 GIB = 2**30
+CPU = "cpu"
+LATER = ("cpu_revision", "virtualisation", "kernel")  # which the first runs did not record
+# What tells the kind of a virtual machine: the clock that the kernel takes from it, or the maker that it names.
+CLOCKS = {"kvm-clock": "kvm", "hyperv": "hyperv", "xen": "xen"}
+MAKERS = {
+    "KVM": "kvm",
+    "QEMU": "kvm",
+    "Amazon EC2": "kvm",
+    "Google": "kvm",
+    "OpenStack": "kvm",
+    "VMware": "vmware",
+    "innotek": "virtualbox",
+    "VirtualBox": "virtualbox",
+    "Xen": "xen",
+    "Virtual Machine": "hyperv",
+    "Parallels": "parallels",
+    "Apple Virtualization": "apple",
+}
+CONTAINERS = {
+    "docker": "docker",
+    "kubepods": "kubernetes",
+    "libpod": "podman",
+    "lxc": "lxc",
+    "containerd": "containerd",
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +68,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Host:
-    """One machine. `memory_gib` and `free_memory_gib` are of host memory; `gpus` is empty on profile `cpu`."""
+    """One machine. `memory_gib` and `free_memory_gib` are of host memory; `gpus` is empty on profile `cpu`.
+
+    `virtualisation` says what it runs in (`kvm, docker`, or `none`), `kernel` is the kernel's release, `cpu_revision`
+    the processor's own numbers, since a virtual machine may name every generation alike; empty where nobody asked.
+    """
 
     profile: str
     cpu_model: str
@@ -44,19 +81,78 @@ class Host:
     free_memory_gib: float
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
+    virtualisation: str = ""
+    kernel: str = ""
+    cpu_revision: str = ""
 
     def identity(self) -> dict:
-        """What decides a result: the parts that may not differ between two cells of the same key."""
+        """The hardware, which decides a result: the parts that may not differ between two cells of the same key."""
         return {
             "profile": self.profile,
             "cpu": self.cpu_model,
             "cpus": self.cpus,
+            "memory_gib": round(self.memory_gib),
+            "cpu_revision": self.cpu_revision,
+            "virtualisation": self.virtualisation,
+            "kernel": self.kernel,
             "gpus": [gpu.name for gpu in self.gpus],
             "driver": self.driver,
         }
 
+    @property
+    def name(self) -> str:
+        """What results folders and tables call it: its profile, or without GPUs one of its own: `cpu-3f2a`."""
+        if self.profile != CPU:
+            return self.profile
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        return f"{CPU}-{digest[:4]}"
+
+    @property
+    def words(self) -> str:
+        """Its hardware for a reader: GPUs or processor, cores, memory, what it runs in, kernel and driver."""
+        gpus = [gpu.name for gpu in self.gpus]
+        kinds = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+        return ", ".join(
+            [
+                *kinds,
+                self.cpu_model,
+                f"{self.cpus} core{'s' if self.cpus != 1 else ''}",
+                f"{self.memory_gib:.0f} GiB",
+                *([self.virtualisation] if self.virtualisation not in ("", "none") else []),
+                *([f"kernel {self.kernel}"] if self.kernel else []),
+                *([f"driver {self.driver}"] if self.driver else []),
+            ]
+        )
+
+    def is_same_machine(self, other: "Host") -> bool:
+        """Whether the hardware is the same, as far as both are known."""
+        ours, theirs = self.identity(), other.identity()
+        return all(ours[name] == theirs[name] or name in LATER and "" in (ours[name], theirs[name]) for name in ours)
+
     def as_dict(self) -> dict:
-        return asdict(self)
+        return asdict(self) | {"name": self.name}
+
+
+def of_record(record: Mapping) -> Host:
+    """The host of a run, from its `run.json`; what earlier runs did not record stays empty."""
+    host = record["host"]
+    return Host(
+        host.get("profile", ""),
+        host.get("cpu_model", ""),
+        host.get("cpus", 0),
+        host.get("memory_gib", 0.0),
+        host.get("free_memory_gib", 0.0),
+        tuple(Gpu(**(dict.fromkeys(Gpu.__dataclass_fields__) | gpu)) for gpu in host.get("gpus", ())),
+        host.get("driver"),
+        host.get("virtualisation", ""),
+        host.get("kernel") or (record.get("provenance") or {}).get("kernel") or "",
+        host.get("cpu_revision", ""),
+    )
+
+
+def is_cpu(name: str) -> bool:
+    """Whether a host's name, or its profile, is of a machine without GPUs."""
+    return re.fullmatch(rf"{CPU}(-[0-9a-f]{{4}})?", name) is not None
 
 
 def short_name(gpu_name: str) -> str:
@@ -118,6 +214,16 @@ def _cpu_model() -> str:
         return platform.processor() or platform.machine()
 
 
+def cpu_revision(root: Path = Path("/")) -> str:
+    """The processor's family, model and stepping (`6-167-1`), or on ARM its implementer, part and revision."""
+    lines = [line.split(":", 1) for line in _text(root / "proc/cpuinfo").splitlines() if ":" in line]
+    said = {name.strip(): value.strip() for name, value in reversed(lines)}
+    names = (
+        ("cpu family", "model", "stepping") if "cpu family" in said else ("CPU implementer", "CPU part", "CPU revision")
+    )
+    return "-".join(said[name] for name in names if name in said)
+
+
 def computes_bf16() -> bool:
     """Whether the processor multiplies bf16 itself; without, vLLM's CPU build falls back to a path that makes prefill
     many times slower.
@@ -130,19 +236,64 @@ def computes_bf16() -> bool:
     return any(flag in flags.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def cores() -> list[int]:
-    """The processor cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))
+def cores(root: Path = Path("/")) -> list[int]:
+    """The processor cores that this process may use: as many whole ones as its container's share of time makes."""
+    allowed, share = sorted(os.sched_getaffinity(0)), cgroups.limits(root).cores
+    return allowed if share is None else allowed[: max(1, int(share + 1e-6))]
+
+
+def memory(root: Path = Path("/")) -> tuple[int, int]:
+    """Bytes of host memory in all and free now: this container's where it has a limit."""
+    whole, limits = psutil.virtual_memory(), cgroups.limits(root)
+    if limits.memory is None:
+        return whole.total, whole.available
+    return min(whole.total, limits.memory), min(whole.available, limits.memory_free)
+
+
+def free_memory_gib() -> float:
+    """Host memory that is free now, GiB."""
+    return memory()[1] / GIB
+
+
+def virtualisation(root: Path = Path("/")) -> str:
+    """What this machine runs in: the kind of virtual machine and of container (`kvm, docker`), or `none`."""
+    read = lambda name: _text(root / name)  # noqa: E731
+    clocks = read("sys/devices/system/clocksource/clocksource0/available_clocksource")
+    makers = " ".join(read(f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name", "bios_vendor"))
+    flags = next((line for line in read("proc/cpuinfo").splitlines() if line.startswith("flags")), "")
+    machine = (
+        read("sys/hypervisor/type").strip()
+        or next((kind for clock, kind in CLOCKS.items() if clock in clocks), "")
+        or next((kind for maker, kind in MAKERS.items() if maker in makers), "")
+        or ("virtual machine" if "hypervisor" in flags.split() else "")
+    )
+    groups = read("proc/1/cgroup") + read("proc/self/cgroup")
+    container = (
+        read("run/systemd/container").strip()
+        or next((kind for word, kind in CONTAINERS.items() if word in groups), "")
+        or ("docker" if (root / ".dockerenv").exists() else "")
+        or ("podman" if (root / "run/.containerenv").exists() else "")
+    )
+    return ", ".join(filter(None, (machine, container))) or "none"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def detect(profile: str = "auto") -> Host:
-    """This machine under `profile`: `auto`, its own name, or `cpu` to leave its GPUs aside.
+    """This machine under `profile`: `auto`, its own profile or name, or `cpu` to leave its GPUs aside.
 
     Raises HostError for a profile that this machine cannot be.
     """
     gpus, driver = _gpus()
-    own = f"{short_name(gpus[0].name)}x{len(gpus)}" if gpus else "cpu"
-    allowed = ["auto", *dict.fromkeys([own, "cpu"])]
+    own = f"{short_name(gpus[0].name)}x{len(gpus)}" if gpus else CPU
+    allowed = ["auto", *dict.fromkeys([own, CPU])]
+    without = _host(CPU)
+    profile = CPU if profile == without.name else profile
     if profile not in allowed:
         raise HostError(
             "this machine is not the host profile asked for",
@@ -151,11 +302,22 @@ def detect(profile: str = "auto") -> Host:
             next="serving-study run SECTION --dry-run",
         )
     chosen = own if profile == "auto" else profile
-    if chosen == "cpu":
-        gpus, driver = (), None
-    memory = psutil.virtual_memory()
+    return without if chosen == CPU else _host(chosen, gpus, driver)
+
+
+def _host(profile: str, gpus: tuple[Gpu, ...] = (), driver: str | None = None) -> Host:
+    total, free = memory()
     return Host(
-        chosen, _cpu_model(), len(cores()), round(memory.total / GIB, 1), round(memory.available / GIB, 1), gpus, driver
+        profile,
+        _cpu_model(),
+        len(cores()),
+        round(total / GIB, 1),
+        round(free / GIB, 1),
+        gpus,
+        driver,
+        virtualisation(),
+        platform.release(),
+        cpu_revision(),
     )
 
 

@@ -98,7 +98,7 @@ def _row(plan: Plan, arm: Arm, start: dict | None) -> dict:
         "drafted": drafted,
         "tp": arm.split,
         "cache": options.get("kv_cache_dtype", options["dtype"]),
-        "host": plan.host.profile,
+        "host": plan.host.name,
         "weights": arm.weights,
         "arm": arm.name,
     }
@@ -333,7 +333,7 @@ def against_reference(frame: pandas.DataFrame) -> str:
     on_cpu = pages.layout(whole, element_bytes=1, prefix_caching=False, alignment=pages.CPU_ALIGNMENT)
     blocks = (
         ""
-        if row["host"] != "cpu"
+        if not hosts.is_cpu(row["host"])
         else f" The CPU’s blocks are multiples of {pages.CPU_ALIGNMENT} tokens in place of "
         f"{pages.ALIGNMENT}, so the last one ends elsewhere: "
         f"{on_cpu.bytes_per_token(8192) / 1024:.1f} by the rule."

@@ -197,7 +197,7 @@ def of(plan, *, again: bool = False) -> dict:
 
     A measurement that fails is recorded as `failed`, with the reason.
     """
-    file = store.Store(plan.host.profile, plan.section).folder / "links.json"
+    file = store.Store(plan.host.name, plan.section).folder / "links.json"
     if file.is_file() and not again:
         return store.read(file)
     found = {"host": plan.host.identity(), "at": store.now()} | here()

@@ -58,7 +58,7 @@ def memory(arms: list[Arm], host: Host) -> list[Finding]:
             )
         ]
     wanted = f", about {max(map(servers.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
-    return [Finding("memory", f"{psutil.virtual_memory().available / hosts.GIB:.1f} GiB free{wanted}")]
+    return [Finding("memory", f"{hosts.free_memory_gib():.1f} GiB free{wanted}")]
 
 
 def port(number: int) -> Finding:

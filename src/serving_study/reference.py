@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pandas
 
-from . import comparisons, paths, store
+from . import comparisons, hosts, paths, store
 from .errors import ParameterError, StoreError
 from .paths import DATA
 
@@ -113,6 +113,7 @@ def study(name: str, section: int, root: Path | None = None) -> Study:
     host, _, part = name.partition("/")
     if host == "reference":
         return _reference_study(name, part, section)
+    host = store.host_named(host, section, root)
     known = store.Store(host, section, root)
     runs = {run.name: run for run in known.runs()}
     if not runs or part and part not in runs:
@@ -163,12 +164,9 @@ def _run_of(cell_file: Path) -> dict:
 def _facts(cell: dict, run: dict) -> dict:
     """What a cell was measured on, in the words that a verdict names."""
     host, asked, parameters = run["host"], cell["asked"], run["parameters"]
-    gpus = ", ".join(gpu["name"] for gpu in host["gpus"])
     drafted = cell["technique"] == "draft"
     return {
-        "machine": f"{len(host['gpus'])} × {host['gpus'][0]['name']}"
-        if gpus
-        else f"{host['cpu_model']}, {host['cpus']} cores",
+        "machine": f"{len(host['gpus'])} × {host['gpus'][0]['name']}" if host["gpus"] else hosts.of_record(run).words,
         "model": shape_name(cell.get("model") or parameters["model"]),
         "draft": shape_name(parameters["draft_model"]) if drafted else None,
         "weights": cell["labels"]["weights"],
@@ -325,9 +323,10 @@ def _verdict(ours: tuple, theirs: tuple, unequal: str, tolerance: float) -> dict
 
 
 def _names(section: int, root: Path | None) -> list[str]:
-    folder = root or paths.RESULTS
-    found = sorted(file.parent.name for file in folder.glob(f"*/section-{section}") if any(file.glob("*/run.json")))
-    return [*found, *(f"reference/{host}" for host in load(section)["host"].unique())]
+    return [
+        *store.measured_hosts(section, root or paths.RESULTS),
+        *(f"reference/{host}" for host in load(section)["host"].unique()),
+    ]
 
 
 def explained(section: int, host: str, baseline: str = "baseline") -> pandas.DataFrame:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from . import engines, hosts, metrics, paths
+from . import engines, hosts, metrics, paths, variables
 from .arms import Arm
 from .environments import Environment
 from .errors import HostError, LoadError, ServerError
@@ -172,7 +172,7 @@ def check_memory(arm: Arm, host: Host) -> None:
                     next="nvidia-smi",
                 )
         return
-    wanted, free = cpu_memory_gib(arm), psutil.virtual_memory().available / hosts.GIB
+    wanted, free = cpu_memory_gib(arm), hosts.free_memory_gib()
     if free < wanted:
         raise HostError(
             "too little free memory",
@@ -205,8 +205,10 @@ def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
 def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Server:
     """Start `arm`'s server and return at once; `folder` gets `server.log`.
 
-    Raises HostError, before anything starts, for a busy port or too little memory or disk. The caller has to `stop` it.
+    Raises HostError, before anything starts, for a busy port, too little memory or disk, or a variable of the caller
+    that would break it. The caller has to `stop` it.
     """
+    variables.check()
     if port:
         check_port(port)
     check_memory(arm, host)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pandas
 
-from . import capacity, ceilings, comparisons, latency, paths, prices, reference, shapes, store, tables, theory
+from . import capacity, ceilings, comparisons, hosts, latency, paths, prices, reference, shapes, store, tables, theory
 from .errors import HostError, ModelError, ParameterError
 
 SECTION = 5
@@ -113,9 +113,7 @@ def published_records(host: str) -> list[dict]:
     versions = {
         run.name: store.read(run.folder / "run.json")["provenance"]["environment"]["vllm"] for run in known.runs()
     }
-    return list(
-        {start["arm"]: start | {"vllm": versions[start["run"]]} for start in known.starts_by_key().values()}.values()
-    )
+    return [start | {"vllm": versions[start["run"]]} for start in known.newest_starts().values()]
 
 
 def starts(found: list[dict]) -> pandas.DataFrame:
@@ -453,4 +451,4 @@ def finding(cells: pandas.DataFrame) -> str:
 
 
 def places(frame: pandas.DataFrame) -> str:
-    return "ranks" if (frame["host"] == "cpu").all() else "GPUs"
+    return "ranks" if frame["host"].map(hosts.is_cpu).all() else "GPUs"

@@ -42,12 +42,12 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
 
     Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
     recorded."""
-    known = Store(plan.host.profile, plan.section)
+    known = Store(plan.host.name, plan.section)
     result = Results(plan, known)
     if not plan.arms:
         return result
     with known.lock():
-        store.name_machine()
+        store.name_results_folder()
         recorded = known.starts_by_key()
         wanted = pending(plan, known, fresh)
         unsupported = [
@@ -153,7 +153,7 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
     """Print what is started, what has a result already, what cannot run here and why; returns the estimated minutes."""
     wanted = {arm.name for arm in pending(plan, known, fresh)}
     say(
-        f"section {plan.section} on {plan.host.profile} with vLLM "
+        f"section {plan.section} on {plan.host.name} with vLLM "
         f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
     )
     width = max((len(arm.name) for arm in plan.arms), default=0)

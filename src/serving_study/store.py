@@ -2,12 +2,14 @@
 decided it.
 
 `run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are what was measured; `cells.csv` and `starts.csv`
-are derived from them at any time (`rebuild`). The records of a cell's requests lie beside it in
-`repeat=N.requests.json` and are written first, so that a cell that is there is complete. Cells of all runs of a host
-and section are found by key, which is why a run that was killed loses only the cell in flight.
+are derived from them at any time (`rebuild`). HOST is a host's name (`hosts.Host.name`): a folder is one machine's, and
+where cells of several are in one, as of two machines with the same card, `newest` is of the machine of the newest cell.
+The records of a cell's requests lie beside it in `repeat=N.requests.json` and are written first, so that a cell that is
+there is complete. Cells of all runs of a host and section are found by key, which is why a run that was killed loses
+only the cell in flight.
 
     >>> from serving_study import store
-    >>> store.Store("cpu", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
+    >>> store.Store("h200x1", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
 """
 
 import datetime
@@ -23,10 +25,12 @@ from pathlib import Path
 
 import pandas
 
-from . import certificates, paths
-from .errors import StoreError
+from . import certificates, hosts, paths
+from .errors import ParameterError, StoreError
+from .hosts import Host
 
 SCHEMA = 1
+FOLDER_ID = ".results-folder-id"
 METRICS = (
     "completed failed duration request_throughput output_throughput total_token_throughput "
     "total_input_tokens total_output_tokens "
@@ -74,20 +78,20 @@ def key(*identities: dict) -> str:
     return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def machine() -> str | None:
-    """What tells this machine's results from another's of the same profile: a random name kept beside them, and never
-    published.
+def results_folder_id() -> str | None:
+    """Whose results folder this is: a random name kept in it and never published, which a cell's key contains.
 
-    None until `name_machine`. Without it a fresh clone would take the published figures for its own.
+    Without it a fresh clone on equal hardware would take the published cells for its own measurement. It says nothing
+    of the machine, which `hosts.Host.identity` does. None until `name_results_folder`.
     """
-    file = paths.RESULTS / ".machine"
+    file = paths.RESULTS / FOLDER_ID
     return file.read_text().strip() if file.is_file() else None
 
 
-def name_machine() -> None:
+def name_results_folder() -> None:
     """Give this results folder its name, once."""
-    if machine() is None:
-        write(paths.RESULTS / ".machine", uuid.uuid4().hex)
+    if results_folder_id() is None:
+        write(paths.RESULTS / FOLDER_ID, uuid.uuid4().hex)
 
 
 def now() -> str:
@@ -149,6 +153,9 @@ class Run:
 
     def cell_file(self, arm: str, load: str, repeat: int) -> Path:
         return self.folder / "cells" / arm / load / f"repeat={repeat}.json"
+
+    def start_files(self) -> list[Path]:
+        return sorted(self.folder.glob("arms/*/start.json"))
 
     def write_cell(self, cell: dict, requests: list[dict]) -> Path:
         """Store a cell and its requests' records; the cell's file comes last."""
@@ -226,7 +233,7 @@ class Store:
         """Start records by the arm's key, newest last wins."""
         found = {}
         for run in self.runs():
-            for file in sorted(run.folder.glob("arms/*/start.json")):
+            for file in run.start_files():
                 start = read(file)
                 found[start["key"]] = start
         return found
@@ -236,14 +243,59 @@ class Store:
         return pandas.DataFrame([cell_row(read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
 
     def newest(self) -> pandas.DataFrame:
-        """The newest cell of each arm, load and repeat, with `file`, at the temperature of the newest cell of all."""
+        """The newest cell of each arm, load and repeat, with `file`, at the temperature of the newest cell of all.
+
+        Cells that another machine made than the newest one are left out; `left_out` says which.
+        """
         frame = pandas.DataFrame(
             [cell_row(read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
         )
         if len(frame):
+            frame = frame[~frame["file"].map(_run_name).isin(self._elsewhere())]
             temperature = frame["temperature"].astype(float).fillna(-1)
             frame = frame[temperature == temperature[frame["at"].idxmax()]]
         return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
+
+    def newest_starts(self) -> dict[str, dict]:
+        """The newest start record of each arm, of the machine of the newest run."""
+        left_out = self._elsewhere()
+        files = (file for run in self.runs() if run.name not in left_out for file in run.start_files())
+        return {start["arm"]: start for start in map(read, files)}
+
+    def machine(self) -> Host | None:
+        """The machine of the newest run that measured something; None where no run says it."""
+        return self._machines().get(self._newest_run())
+
+    def left_out(self) -> str:
+        """What `newest` leaves out since another machine made it, in words; empty where it leaves out nothing."""
+        runs = self._elsewhere()
+        if not runs:
+            return ""
+        others = dict.fromkeys(self._machines()[name].words for name in sorted(runs))
+        return (
+            f"{self.cells_elsewhere()} cells of {self.host} were made by another machine than the newest "
+            f"({'; '.join(others)}) and take no part"
+        )
+
+    def cells_elsewhere(self) -> int:
+        """How many cells `newest` leaves out since another machine made them."""
+        runs = self._elsewhere()
+        return sum(_run_name(file) in runs for file in self.cell_files())
+
+    def _machines(self) -> dict[str, Host]:
+        """Run to its machine, of those that say it."""
+        records = {run.name: read(run.folder / "run.json") for run in self.runs()}
+        return {name: hosts.of_record(record) for name, record in records.items() if record.get("host")}
+
+    def _newest_run(self) -> str | None:
+        cells = [(read(file)["at"], _run_name(file)) for file in self.cell_files()]
+        started = [run.name for run in self.runs() if run.start_files()]
+        return max(cells)[1] if cells else started[-1] if started else None
+
+    def _elsewhere(self) -> set[str]:
+        """Runs of another machine than the newest's."""
+        machines, newest = self._machines(), self.machine()
+        return {name for name, one in machines.items() if newest and not one.is_same_machine(newest)}
 
     def certify(self) -> int:
         """Judge every stored cell again by the checks as they are now; returns how many verdicts changed."""
@@ -265,9 +317,50 @@ class Store:
             for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
             if not file.name.endswith(".requests.json")
         ]
-        starts = [start_row(read(file)) for file in sorted(run.folder.glob("arms/*/start.json"))]
+        starts = [start_row(read(file)) for file in run.start_files()]
         for name, rows, columns in (("cells.csv", cells, CELL_COLUMNS), ("starts.csv", starts, START_COLUMNS)):
             write(run.folder / name, pandas.DataFrame(rows, columns=list(columns)).to_csv(index=False))
+
+
+def measured_hosts(section: int | str | None = None, root: Path | None = None) -> list[str]:
+    """Names of the hosts with stored results, of one section or of any: here, and published with the book."""
+    folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
+    part = "*" if section is None else section
+    return sorted({file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{part}/*/run.json")})
+
+
+def host_named(name: str, section: int | str | None = None, root: Path | None = None) -> str:
+    """The host that is meant: every name is its own, and `cpu` is this machine without its GPUs where it has results,
+    else the only such machine that has.
+
+    Raises ParameterError where there are several others.
+    """
+    if name != hosts.CPU:
+        return name
+    there = [host for host in measured_hosts(section, root) if hosts.is_cpu(host)]
+    own = hosts.detect(hosts.CPU).name
+    if own in there or not there:
+        return own
+    if len(there) > 1:
+        raise ParameterError(
+            "several machines without GPUs have results, and this one is none of them",
+            value=name,
+            allowed=", ".join(f"{host} ({machine_of(host, root)})" for host in there),
+            next=f"the same command with {there[0]} in place of {name}",
+        )
+    return there[0]
+
+
+def machine_of(host: str, root: Path | None = None) -> str:
+    """Which machine a host's name is, in words: that of its newest run, of any section; empty where nothing says it."""
+    folders = [root] if root else list(dict.fromkeys([paths.RESULTS, paths.RESULTS_PUBLISHED]))
+    files = [file for folder in folders for file in (folder / host).glob("section-*/*/run.json")]
+    records = (read(file) for file in sorted(files, key=lambda file: file.parent.name, reverse=True))
+    return next((hosts.of_record(record).words for record in records if record.get("host")), "")
+
+
+def _run_name(cell_file: Path) -> str:
+    return cell_file.parents[3].name
 
 
 def requests_of(cell_file: Path) -> list[dict]:

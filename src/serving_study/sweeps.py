@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import math
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -21,7 +20,20 @@ import numpy as np
 import pandas
 from tqdm import tqdm
 
-from . import __version__, certificates, comparisons, engines, hosts, metrics, paths, ranks, servers, store, tiers
+from . import (
+    __version__,
+    certificates,
+    comparisons,
+    engines,
+    hosts,
+    metrics,
+    paths,
+    ranks,
+    servers,
+    store,
+    tiers,
+    variables,
+)
 from .arms import Arm
 from .engines import vllm
 from .environments import Environment
@@ -69,14 +81,28 @@ class Plan:
         return tuple(load for load in self.loads if arm.name not in self.only or load.name in self.only[arm.name])
 
     def provenance(self) -> dict:
-        """What decides a result beside arm, load and repeat."""
-        return {"host": self.host.identity(), "environment": self.environment.identity(), "machine": store.machine()}
+        """What decides a result beside arm, load and repeat, and whose results folder it is in."""
+        return {
+            "host": self.host.identity(),
+            "environment": self.environment.identity(),
+            "results_folder": store.results_folder_id(),
+        }
+
+    def identity_of(self, arm: Arm) -> dict:
+        """What decides a result of an arm: itself, the versions of what it needs beside the engine, and the variables
+        of the caller that reach its server; each only where there are any.
+        """
+        needed = {name: self.environment.versions.get(name) for name in arm.distributions}
+        if given := variables.deciding():
+            set_here = engines.get(arm.engine).environment(arm, self.host, self.environment.python)
+            given = {name: value for name, value in given.items() if name == "LD_PRELOAD" or name not in set_here}
+        return arm.identity() | ({"distributions": needed} if needed else {}) | ({"variables": given} if given else {})
 
     def cells(self, arm: Arm) -> list[Cell]:
         """The arm's cells in the order in which they are measured."""
-        base = self.provenance()
+        base, identity = self.provenance(), self.identity_of(arm)
         cells = [
-            Cell(arm, load, repeat, store.key(base, arm.identity(), load.identity(), {"repeat": repeat}))
+            Cell(arm, load, repeat, store.key(base, identity, load.identity(), {"repeat": repeat}))
             for load in self.loads_of(arm)
             for repeat in range(self.repeats)
         ]
@@ -84,7 +110,7 @@ class Plan:
         return cells
 
     def arm_key(self, arm: Arm) -> str:
-        return store.key(self.provenance(), arm.identity())
+        return store.key(self.provenance(), self.identity_of(arm))
 
     def estimate(self, known: Store, pending: dict[str, list[Cell]]) -> "Estimate":
         """Seconds for each start and cell, from what this host took before, else from its kind."""
@@ -243,9 +269,9 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
 
     Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
     recorded."""
-    known = Store(plan.host.profile, plan.section)
+    known = Store(plan.host.name, plan.section)
     with known.lock():
-        store.name_machine()
+        store.name_results_folder()
         pending = plan.pending(known, fresh)
         result = Results(plan, known)
         recorded = known.starts_by_key()
@@ -345,7 +371,7 @@ def record_of(plan: Plan) -> dict:
             "engine_versions": plan.environment.versions,
             "harness": __version__,
             "git": git_commit(),
-            "kernel": platform.release(),
+            "variables": variables.deciding(),
         },
         "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
         "dataset": plan.loads[0].dataset.identity() if plan.loads else None,
@@ -519,7 +545,7 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     )
     evidence = {
         "key": cell.key,
-        "host": plan.host.profile,
+        "host": plan.host.name,
         "section": plan.section,
         "run": run.name,
         "arm": cell.arm.name,
@@ -548,7 +574,7 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         **({"moved": moved} if moved else {}),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
         "labels": {
-            "host": plan.host.profile,
+            "host": plan.host.name,
             "weights": cell.arm.weights,
             "acceptance": cell.arm.acceptance,
             "engine": "modified" if plan.environment.modified else "as released",
@@ -663,7 +689,7 @@ def write_start(
         run.start_folder(arm.name) / "start.json",
         {
             "key": plan.arm_key(arm),
-            "host": plan.host.profile,
+            "host": plan.host.name,
             "section": plan.section,
             "run": run.name,
             "arm": arm.name,
@@ -681,7 +707,7 @@ def write_start(
                 .replace(str(Path(__file__).parents[2]), ".")
                 for word in command
             ],
-            "labels": {"host": plan.host.profile, "weights": arm.weights, "acceptance": arm.acceptance},
+            "labels": {"host": plan.host.name, "weights": arm.weights, "acceptance": arm.acceptance},
             "at": store.now(),
         },
     )
@@ -706,7 +732,7 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
         for load in plan.loads
     )
     say(
-        f"section {plan.section} on {plan.host.profile} with vLLM "
+        f"section {plan.section} on {plan.host.name} with vLLM "
         f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
     )
     say(f"loads: concurrency {loads}; {plan.repeats} repeat{'s' if plan.repeats > 1 else ''}")

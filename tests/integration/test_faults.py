@@ -302,7 +302,7 @@ ARMS = [{"name": "baseline", "token_s": 0.02}, {"name": "draft-k3", "k": 3, "tok
 
 
 def test_a_killed_harness_leaves_nothing_behind_and_loses_only_the_cell_in_flight(study, results):
-    known = store.Store("cpu", 3)
+    known = store.Store(fake_study.HOST.name, 3)
     process = study.harness(ARMS, repeats=4)
     try:
         wait_for(lambda: len(known.cell_files()) >= 2)
@@ -384,7 +384,7 @@ def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, resu
             sweeps.run(plan)
     assert caught.value.next.startswith("df -h ")
     study.assert_nothing_left()
-    known = store.Store("cpu", 3)
+    known = store.Store(fake_study.HOST.name, 3)
     assert [str(file) for file in sorted(known.cell_files())] == sorted(stored)
     assert {store.read(file)["certificate"]["verdict"] for file in known.cell_files()} == {"pass"} and not list(
         known.folder.rglob("*.tmp")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fake_study import TIMED
 
-from serving_study import paths, store
+from serving_study import hosts, paths, store
 
 TINY = "{arms: [baseline, ngram-k3], concurrencies: [1, 2], prompts: [2, 2], output_tokens: 8, ngram_window: [1, 4]}"
 
@@ -26,9 +26,9 @@ def checkout(tmp_path):
     root.mkdir()
     for name in ("notebooks", "book", "data", "env", "_toc.yml", "_config.yml"):
         source = paths.ROOT / name
-        shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("cpu")) if source.is_dir() else shutil.copy(
-            source, root / name
-        )
+        shutil.copytree(
+            source, root / name, ignore=shutil.ignore_patterns("cpu-*")
+        ) if source.is_dir() else shutil.copy(source, root / name)
     (root / ".venv").symlink_to(paths.ENVIRONMENTS)
     return root
 
@@ -73,7 +73,7 @@ def wait(condition, seconds: float, what: str):
 @pytest.mark.timeout(1500)
 def test_killed_and_run_again_measures_nothing_twice(checkout):
     words, environment = command(checkout)
-    folder = checkout / "data" / "results" / "cpu" / "section-3"
+    folder = checkout / "data" / "results" / hosts.detect("cpu").name / "section-3"
     log = open(checkout / "first.log", "wb")
     with log, subprocess.Popen(words, env=environment, stdout=log, stderr=log) as first:
         stored = lambda: [file for file in folder.glob("*/cells/*/*/repeat=0.json")]  # noqa: E731
@@ -122,4 +122,4 @@ def test_a_wrong_parameter_starts_nothing(checkout):
         extra = {"-p": ["-p", "repeat=2"], "--yaml": ["-p", "repeats=two"]}[wrong]
         run = subprocess.run([*words, *extra], env=environment, capture_output=True, text=True)
         assert run.returncode == 2 and said in run.stderr and "allowed:" in run.stderr, run.stderr
-    assert not (checkout / "data" / "results" / "cpu").exists()
+    assert not list((checkout / "data" / "results").glob("cpu-*"))

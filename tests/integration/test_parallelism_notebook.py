@@ -9,7 +9,7 @@ import pytest
 from fake_study import TIMED
 from test_notebook import checkout, command  # noqa: F401
 
-from serving_study import store
+from serving_study import hosts, store
 
 MODEL = "smollm2-135m-instruct-12-heads"
 TINY = (
@@ -24,7 +24,7 @@ def test_a_model_is_cut_in_two(checkout):  # noqa: F811
     words = ["5" if word == "3" else word for word in words[:-1]] + [TINY]
     run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=1400)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
-    known = store.Store("cpu", 5, checkout / "data" / "results")
+    known = store.Store(hosts.detect("cpu").name, 5, checkout / "data" / "results")
     starts = {start["arm"]: start for start in known.starts_by_key().values()}
     assert {arm: start["outcome"] for arm, start in starts.items()} == {
         "135m-12-heads-tp1": "ok",

@@ -164,7 +164,7 @@ def test_cells_of_another_model_than_the_newest_are_left_out(tmp_path):
     assert (
         set(verdicts(found)) == {("a", 1)}
         and found.left_out == {"another model": 1}
-        and "a/model on NVIDIA Toy" in found.where
+        and "a/model on 1 × NVIDIA Toy, A CPU, 2 cores" in found.where
     )
 
 
@@ -183,7 +183,7 @@ def test_arms_may_have_a_model_each(tmp_path):
     assert (
         verdicts(found) == {("7b-tp1", 1): MEETS, ("14b-tp2", 1): MEETS}
         and not found.left_out
-        and "each arm's own model on NVIDIA Toy, NVIDIA Toy" in found.where
+        and "each arm's own model on 2 × NVIDIA Toy, A CPU, 2 cores" in found.where
     )
     assert call("--host", "cpu", "--section", "5").exit_code == 0
 
@@ -247,11 +247,11 @@ def test_this_machines_own_results_come_first(results, monkeypatch):
     measure(results, [cell("a", 1, 0, 100, 10)])
     (results / "toy").rename(results / "h200x1")
     assert "this machine's own results" in advice.of_host("h200x1", 3, (), own="h200x1").where
-    assert "own results" not in advice.of_host("h200x1", 3, (), own="cpu").where
+    assert "own results" not in advice.of_host("h200x1", 3, (), own="cpu-46af").where
     # A clone that never measured anything has no results of its own, whatever lies in the published folder.
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
-    monkeypatch.setattr(store, "machine", lambda: None)
-    assert "published with the book" in advice.of_host("cpu", 3, (), own="cpu").where
+    monkeypatch.setattr(store, "results_folder_id", lambda: None)
+    assert "published with the book" in advice.of_host("cpu-46af", 3, (), own="cpu-46af").where
 
 
 def test_where_nothing_was_measured_it_predicts_and_says_so(results, cache):

@@ -56,7 +56,7 @@ def notebook(root, *extra):
             code(
                 "print(repeats)",
                 3,
-                stream(f"{root}/data/results/cpu\n<object at 0x7f1234567890>\n"),
+                stream(f"{root}/data/results/cpu-46af\n<object at 0x7f1234567890>\n"),
                 stream("TCP transport warning\n", "stderr"),
             ),
             *extra,
@@ -101,7 +101,7 @@ def test_the_checkouts_path_is_relative_in_outputs_and_injected_parameters(root)
         root,
         notebook(root, code("here", 4, stream(f"cwd {root}\nfile://{root}/a.csv {root}-other/b {root.parent}/c\n"))),
     )
-    assert copied.cells[3].outputs[0].text.startswith("data/results/cpu\n")
+    assert copied.cells[3].outputs[0].text.startswith("data/results/cpu-46af\n")
     assert copied.cells[2].source.startswith("results = 'data/results'")
     assert copied.cells[4].outputs[0].text == f"cwd .\nfile://a.csv {root}-other/b {root.parent}/c\n"
 

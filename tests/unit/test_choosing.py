@@ -11,23 +11,25 @@ from test_advice import cell, measure
 from serving_study import advice, choosing, paths, plots, prefixes, reference, store, tables
 from serving_study.choosing import HERE, KV, NOTHING, PREDICTED, PUBLISHED, REFERENCE, THROUGHPUT, TPOT, TTFT
 
+CPU = "cpu-c2f5"  # one of the machines without GPUs that have published results
+
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """From section 3's published results alone, whatever else is published later."""
     results = tmp_path_factory.mktemp("results")
-    for host in ("cpu", "h200x1"):
+    for host in (CPU, "h200x1"):
         (results / host).mkdir()
         (results / host / "section-3").symlink_to(paths.RESULTS_PUBLISHED / host / "section-3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", results)
         patch.setattr(paths, "RESULTS_PUBLISHED", results)
-        return choosing.effects("cpu")
+        return choosing.effects(CPU)
 
 
 @pytest.fixture(scope="module")
 def settled(everything):
-    return choosing.settled(everything, "cpu")
+    return choosing.settled(everything, CPU)
 
 
 def test_every_technique_has_a_row_and_every_row_a_basis(everything):
@@ -81,7 +83,7 @@ def test_the_rules_are_filled_from_it(settled):
         24.0 / 41.8
     )
     assert (
-        found["draft_here"].endswith("(this host, cpu)")
+        found["draft_here"].endswith(f"(this host, {CPU})")
         and "random weights, prescribed acceptance" in found["draft_published"]
     )
     assert (
@@ -150,9 +152,10 @@ def test_an_unchecked_cell_makes_its_effect_unknown(results):
 
 def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
-    frame = choosing.effects("cpu")
+    host = "cpu-46af"
+    frame = choosing.effects(host)
     mine = frame[(frame["basis"] == HERE) & frame["technique"].isin(["prefix caching", "KV offload"])].set_index("arm")
-    cells = store.Store("cpu", 7, paths.RESULTS_PUBLISHED).newest()
+    cells = store.Store(host, 7, paths.RESULTS_PUBLISHED).newest()
     found = prefixes.sequence(cells).set_index("arm")
     for arm in (prefixes.CACHED, prefixes.CONTROL):
         assert (
@@ -167,7 +170,7 @@ def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
     assert set(mine["metric"]) == {TTFT} and set(mine.index) == {prefixes.CACHED, prefixes.CONTROL, *tiers}
     known = dict(zip(choosing.decisions(frame)["problem"], choosing.decisions(frame)["what is known"], strict=True))
     assert (
-        "(this host, cpu)" in known["prompts are long and begin alike"]
+        f"(this host, {host})" in known["prompts are long and begin alike"]
         and "files" in known["memory is short and prefixes come back"]
     )
 
@@ -203,7 +206,7 @@ def test_the_plot_says_what_random_weights_and_prescribed_acceptance_are_in(ever
     figure = plots.effects(everything, THROUGHPUT)
     said = {text.get_text() for text in figure.legends[0].get_texts()}
     assert {
-        "this host, cpu",
+        f"this host, {CPU}",
         "published, h200x1 (random weights, prescribed acceptance)",
         "reference study, l4x1",
     } <= said
@@ -221,7 +224,7 @@ def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
     wanted = advice.targets([f"{name}={limit}" for name, limit in choosing.Choosing().slo.items()])
     found = {one.host: one for one in choosing.advised("l4x1", wanted)}
     assert found["l4x1"].basis == "predicted" and found["h200x1"].found and list(found)[0] == "l4x1"
-    assert "cpu" in found and "moon" not in {one.host for one in choosing.advised("moon", wanted)}
+    assert CPU in found and "moon" not in {one.host for one in choosing.advised("moon", wanted)}
     assert advice.sentence(found["h200x1"]).startswith(
         "On h200x1, measured: ngram-k3 at concurrency 40 has the highest output throughput within the targets"
     )

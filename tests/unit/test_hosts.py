@@ -1,6 +1,8 @@
 """The machine's profile, and what a sampler says of it."""
 
+import platform
 import types
+from dataclasses import replace
 
 import pynvml
 import pytest
@@ -65,7 +67,19 @@ def test_without_nvml_the_profile_is_cpu(no_gpu):
     assert host.profile == "cpu" and host.gpus == () and host.driver is None
     assert host.cpus >= 1 and host.memory_gib >= host.free_memory_gib > 0 and host.cpu_model
     assert hosts.detect("cpu").profile == "cpu"
-    assert set(host.identity()) == {"profile", "cpu", "cpus", "gpus", "driver"}
+    assert set(host.identity()) == {
+        "profile",
+        "cpu",
+        "cpus",
+        "memory_gib",
+        "cpu_revision",
+        "virtualisation",
+        "kernel",
+        "gpus",
+        "driver",
+    }
+    assert host.kernel == platform.release() and host.virtualisation and host.name == hosts.detect("cpu").name
+    assert hosts.detect(host.name) == replace(hosts.detect(), free_memory_gib=hosts.detect(host.name).free_memory_gib)
     assert host.as_dict()["memory_gib"] == host.memory_gib
 
 
@@ -144,3 +158,80 @@ def test_a_cpu_sampler_says_load_and_steal():
     summary = sampler.summary()
     assert summary["samples"] >= 1 and summary["load_average"] >= 0
     assert summary["cpu_steal"] is None or 0 <= summary["cpu_steal"] <= 1
+
+
+EPYC = hosts.Host("cpu", "AMD EPYC", 2, 23.5, 22.7, virtualisation="kvm", kernel="6.18.44-fc-v782")
+
+
+def test_without_gpus_a_hosts_name_stands_for_its_hardware():
+    assert EPYC.profile == "cpu" and EPYC.name == "cpu-46af" and replace(EPYC, free_memory_gib=1.0).name == EPYC.name
+    others = [
+        {"cpu_model": "Intel(R) Xeon(R) Processor"},
+        {"cpus": 4},
+        {"memory_gib": 31.4},
+        {"virtualisation": "kvm, docker"},
+        {"kernel": "6.18.44-fc-v657"},
+        {"cpu_revision": "25-17-1"},
+    ]
+    names = [replace(EPYC, **other).name for other in others]
+    assert len({EPYC.name, *names}) == 7 and names[4] == "cpu-c2f5" and all(map(hosts.is_cpu, names))
+    assert replace(EPYC, memory_gib=23.6).name == EPYC.name  # the kernel keeps a little more or less for itself
+    assert replace(EPYC, profile="h200x1").name == "h200x1" and not hosts.is_cpu("h200x1") and hosts.is_cpu("cpu")
+
+
+def test_the_words_of_a_host_say_which_machine_it_is():
+    assert EPYC.words == "AMD EPYC, 2 cores, 24 GiB, kvm, kernel 6.18.44-fc-v782"
+    gpu = hosts.Gpu(0, "NVIDIA L4", 22, 20, "8.9")
+    rented = hosts.Host("l4x2", "Xeon", 1, 64.2, 60.0, (gpu, gpu), "580.1", "none", "6.8")
+    assert rented.words == "2 × NVIDIA L4, Xeon, 1 core, 64 GiB, kernel 6.8, driver 580.1"
+
+
+def test_a_host_is_read_back_from_its_run():
+    record = {"host": EPYC.as_dict(), "provenance": {}}
+    assert hosts.of_record(record) == EPYC and record["host"]["name"] == "cpu-46af"
+    for name in ("name", "kernel", "virtualisation", "cpu_revision"):  # as the first runs recorded it
+        del record["host"][name]
+    earlier = hosts.of_record(record | {"provenance": {"kernel": EPYC.kernel}})
+    assert earlier == replace(EPYC, virtualisation="")
+    assert earlier.is_same_machine(EPYC) and EPYC.is_same_machine(earlier)
+    assert not earlier.is_same_machine(replace(EPYC, kernel="6.18.44-fc-v657"))
+    assert not EPYC.is_same_machine(replace(EPYC, virtualisation="none")) and not EPYC.is_same_machine(
+        replace(EPYC, cpus=3)
+    )
+
+
+CLOCK = "sys/devices/system/clocksource/clocksource0/available_clocksource"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "none"),
+        ({"sys/class/dmi/id/sys_vendor": "Dell Inc.", "proc/cpuinfo": "flags\t\t: fpu vme"}, "none"),
+        ({CLOCK: "tsc kvm-clock "}, "kvm"),
+        ({CLOCK: "tsc kvm-clock", ".dockerenv": ""}, "kvm, docker"),
+        ({"sys/class/dmi/id/sys_vendor": "Amazon EC2", "sys/class/dmi/id/product_name": "g6.xlarge"}, "kvm"),
+        ({"sys/class/dmi/id/product_name": "VMware Virtual Platform"}, "vmware"),
+        ({"sys/hypervisor/type": "xen\n", "sys/class/dmi/id/sys_vendor": "Amazon EC2"}, "xen"),
+        ({"proc/cpuinfo": "flags\t\t: fpu hypervisor lahf_lm"}, "virtual machine"),
+        ({"proc/self/cgroup": "0::/kubepods.slice/pod1"}, "kubernetes"),
+        ({"proc/1/cgroup": "4:memory:/docker/1f"}, "docker"),
+        ({"run/.containerenv": ""}, "podman"),
+        ({"run/systemd/container": "lxc\n"}, "lxc"),
+    ],
+)
+def test_virtualisation_is_told_from_what_the_kernel_says(tmp_path, files, said):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert hosts.virtualisation(tmp_path) == said
+
+
+def test_a_processor_is_told_by_its_numbers(tmp_path):
+    (tmp_path / "proc").mkdir()
+    assert hosts.cpu_revision(tmp_path) == ""
+    file = tmp_path / "proc/cpuinfo"
+    file.write_text("processor\t: 0\ncpu family\t: 6\nmodel\t\t: 167\nmodel name\t: Xeon\nstepping\t: 1\n" * 2)
+    assert hosts.cpu_revision(tmp_path) == "6-167-1"
+    file.write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\nCPU revision\t: 0\n")
+    assert hosts.cpu_revision(tmp_path) == "0x41-0xd4f-0"

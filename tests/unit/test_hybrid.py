@@ -237,7 +237,7 @@ def test_each_arm_is_started_once_and_a_refusal_stands(study):
     )
     run = json.loads(next(starts.run(plan).store.folder.glob("*/run.json")).read_text())
     assert run["dataset"] is None and run["timing"]["start"] > 0 and run["ended"]
-    known = store.Store("cpu", plan.section)
+    known = store.Store(plan.host.name, plan.section)
     assert starts.pending(plan, known) == [] and len(known.runs()) == 1 and len(study.events("server")) == 2
     assert [arm.name for arm in starts.pending(plan, known, fresh=True)] == ["a", "b"]
 
@@ -252,7 +252,7 @@ def test_a_start_that_the_machine_stood_in_the_way_of_is_tried_again(study, monk
 
 def test_a_plan_is_said_before_it_runs(study):
     plan, lines = starts_only(study, study.arm("a"), replace(study.arm("b"), unsupported="needs 2 GPUs")), []
-    known = store.Store("cpu", plan.section)
+    known = store.Store(plan.host.name, plan.section)
     assert starts.table_of_plan(plan, known, say=lines.append) == pytest.approx(plan.estimate(known, {}).start_s / 60)
     assert lines[1:3] == ["  a  to be started", "  b  cannot run here: needs 2 GPUs"]
     starts.run(plan)
@@ -331,11 +331,11 @@ def test_a_servers_blocks_by_hand():
 def shown(planned, results):
     """The table of the published CPU starts, as their own machine sees it."""
     plan = planned()
-    known = store.Store("cpu", "7-hybrid")
+    known = store.Store(plan.host.name, "7-hybrid")
     run = known.new_run()
     for file in PUBLISHED:
         start = store.read(file)
-        if start["host"] == "cpu" and start["arm"] in arms(plan):
+        if hosts.is_cpu(start["host"]) and start["arm"] in arms(plan):
             store.write(
                 run.start_folder(start["arm"]) / "start.json", start | {"key": plan.arm_key(arms(plan)[start["arm"]])}
             )
@@ -378,7 +378,7 @@ def test_what_one_setting_changes_in_the_published_starts(shown):
 
 
 def test_pages_show_what_came_up_and_what_did_not(shown):
-    assert "cpu, random weights" in hybrid_sizes.started(shown).to_html()
+    assert f"{LAPTOP.name}, random weights" in hybrid_sizes.started(shown).to_html()
     html = hybrid_sizes.not_started(shown).to_html()
     assert "torchvision" in html and "the KV cache cannot hold one request of max_model_len" in html
 
@@ -388,5 +388,5 @@ def test_a_family_without_arithmetic_has_a_row_and_no_prediction(shown, planned,
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "unheard_of"}))
     monkeypatch.setattr(hybrid, "_model", lambda *_: made)
     plan = planned(settings=[{"model": "other"}])
-    [row] = hybrid_sizes.table(sweeps.Results(plan, store.Store("cpu", "7-hybrid"))).to_dict("records")
+    [row] = hybrid_sizes.table(sweeps.Results(plan, store.Store(plan.host.name, "7-hybrid"))).to_dict("records")
     assert row["outcome"] == "not started" and pandas.isna(row["predicted_tokens"]) and hybrid_sizes.curves(plan) == {}

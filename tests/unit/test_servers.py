@@ -60,7 +60,9 @@ def arm(tmp_path):
 
 @pytest.mark.parametrize(("free_gib", "enough"), [(6.3, True), (6.1, False)])
 def test_host_memory_for_the_cache_is_checked_beforehand(arm, monkeypatch, free_gib, enough):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=free_gib * GIB))
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: types.SimpleNamespace(total=32 * GIB, available=free_gib * GIB)
+    )
     if enough:
         servers.check_memory(arm, CPU)
     else:

@@ -4,13 +4,15 @@ import errno
 import fcntl
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas
 import pytest
 
 from serving_study import store
-from serving_study.errors import StoreError
+from serving_study.errors import ParameterError, StoreError
+from serving_study.hosts import Host
 from serving_study.store import Store
 
 
@@ -306,12 +308,76 @@ def test_a_cell_whose_server_was_dead_afterwards_is_measured_again(results):
     assert set(known.by_key()) == {"good"} and len(known.cell_files()) == 2
 
 
-def test_another_machines_results_are_not_taken_for_ours(results):
-    assert store.machine() is None
-    store.name_machine()
-    named = store.machine()
-    store.name_machine()
-    assert store.machine() == named and len(named) == 32
-    (results / ".machine").unlink()
-    store.name_machine()
-    assert store.machine() != named
+def test_another_folders_results_are_not_taken_for_ours(results):
+    assert store.results_folder_id() is None
+    store.name_results_folder()
+    named = store.results_folder_id()
+    store.name_results_folder()
+    assert store.results_folder_id() == named and len(named) == 32
+    (results / store.FOLDER_ID).unlink()
+    store.name_results_folder()
+    assert store.results_folder_id() != named
+
+
+def machine(**about):
+    return replace(Host("h200x1", "Xeon", 16, 125.9, 125.0, (), "580", "kvm", "6.1"), **about)
+
+
+def measured_on(known, name, host, *cells, at="2030-01-01T00:00:00Z", starts=()):
+    run = run_of(known, name, *(one | {"run": name, "at": at} for one in cells), starts=starts)
+    store.write(run.folder / "run.json", {"host": host.as_dict()})
+
+
+def test_the_newest_cells_are_of_one_machine_and_what_is_left_out_is_said(results):
+    known = Store("h200x1", 3)
+    measured_on(known, "20300101T000000Z", machine(), cell("a"), cell("b"), starts=[start("a"), start("b", key="b")])
+    assert known.left_out() == "" and known.cells_elsewhere() == 0 and set(known.newest()["arm"]) == {"a", "b"}
+    later = {"at": "2030-02-01T00:00:00Z", "starts": [start("a", key="c", figures={"startup_s": 9})]}
+    measured_on(known, "20300201T000000Z", machine(kernel="6.2"), cell("a", key="c"), **later)
+    assert known.newest()[["arm", "key"]].values.tolist() == [["a", "c"]] and known.machine() == machine(kernel="6.2")
+    assert {arm: one["key"] for arm, one in known.newest_starts().items()} == {"a": "c"}
+    assert known.cells_elsewhere() == 2 and known.left_out() == (
+        "2 cells of h200x1 were made by another machine than the newest "
+        "(Xeon, 16 cores, 126 GiB, kvm, kernel 6.1, driver 580) and take no part"
+    )
+    assert len(known.cells()) == 3  # all of them, for whoever asks for a run by name
+
+
+def test_a_run_that_did_not_record_its_virtualisation_may_be_of_the_same_machine(results):
+    known = Store("h200x1", 3)
+    measured_on(known, "20300101T000000Z", machine(virtualisation=""), cell("a"))
+    measured_on(known, "20300201T000000Z", machine(), cell("b", key="c"), at="2030-02-01T00:00:00Z")
+    assert set(known.newest()["arm"]) == {"a", "b"} and known.left_out() == ""
+
+
+def test_cpu_is_this_machine_or_the_only_other(results, monkeypatch):
+    own = replace(machine(), profile="cpu", gpus=())
+    monkeypatch.setattr(store.hosts, "detect", lambda profile="auto": own)
+    monkeypatch.setattr(store.paths, "RESULTS_PUBLISHED", results)
+    one, two = (replace(own, cpus=cpus) for cpus in (2, 4))
+    assert store.host_named("h200x1", 3) == "h200x1" and store.host_named("cpu", 3) == own.name
+    measured_on(Store(one.name, 3), "r", one, cell("a"))
+    assert store.host_named("cpu", 3) == one.name and store.host_named("cpu", 4) == own.name
+    measured_on(Store(two.name, 3), "r", two, cell("a"))
+    with pytest.raises(ParameterError) as caught:
+        store.host_named("cpu", 3)
+    assert f"{one.name} ({one.words})" in caught.value.allowed and two.words in caught.value.allowed
+    measured_on(Store(own.name, 3), "r", own, cell("a"))
+    assert store.host_named("cpu", 3) == own.name and store.host_named(two.name, 3) == two.name
+    assert store.measured_hosts(3) == sorted([one.name, two.name, own.name]) and store.measured_hosts(4) == []
+    assert store.machine_of(one.name) == "Xeon, 2 cores, 126 GiB, kvm, kernel 6.1, driver 580"
+    assert store.machine_of("moon") == ""
+
+
+def test_every_published_run_lies_with_the_machine_that_made_it():
+    runs = sorted(store.paths.RESULTS_PUBLISHED.glob("*/section-*/*/run.json"))
+    for file in runs:
+        host = store.hosts.of_record(store.read(file))
+        assert host.name == file.parents[2].name, file
+        rows = pandas.read_csv(file.parent / "cells.csv")["host"], pandas.read_csv(file.parent / "starts.csv")["host"]
+        assert {name for column in rows for name in column} <= {host.name}, file
+    folders = {file.parents[2].name for file in runs}
+    assert {"cpu-46af", "cpu-c2f5", "h200x1"} <= folders and "cpu" not in folders
+    readme = (store.paths.RESULTS_PUBLISHED / "README.md").read_text()
+    for name in filter(store.hosts.is_cpu, folders):
+        assert f"- `{name}`: {store.machine_of(name, store.paths.RESULTS_PUBLISHED)}\n" in readme, name
