@@ -79,6 +79,10 @@ class CacheSizes:
     def element_bytes(self) -> int | None:
         return DTYPES[self.cache_dtype]
 
+    def places(self) -> dict[str, ceilings.Instance]:
+        """The hosts of the examples, each once, with what they reach."""
+        return {name: ceilings.of_host(name) for name in dict.fromkeys((self.host, self.other_host))}
+
 
 def attention(shape: shapes.Shape) -> str:
     """How a model's heads keep keys and values: `MHA`, `GQA 7:1`, `MLA`."""
@@ -251,6 +255,17 @@ def budget(
     )
 
 
+def reference_budget() -> capacity.Capacity:
+    """The memory of the reference study's baseline, of the GPU and the version that it had."""
+    return budget(REFERENCE_MODELS["qwen2.5-7b"], REFERENCE_HOST, version=REFERENCE_VERSION)
+
+
+def is_reference(place: ceilings.Instance, model: str) -> bool:
+    """Whether a host has the GPU, and serves the model, of the reference study's requests with one prefix."""
+    served = shapes.load(model).name == REFERENCE_MODELS["qwen2.5-7b"]
+    return served and place.gpu == ceilings.of_host(REFERENCE_HOST).gpu
+
+
 def ranks(shape: shapes.Shape, gpus: int) -> int:
     """The most ranks, a power of two up to `gpus`, over which the heads divide."""
     fitting = [
@@ -340,6 +355,19 @@ def throughputs(
         most = rate(machine, max(hit_rates)) / rate(machine, 0.0)
         rows.append({"host": host} | {hits: rate(machine, hits) for hits in hit_rates} | {"most": most})
     return pandas.DataFrame(rows)
+
+
+def throughputs_of(wanted: CacheSizes, hosts: Sequence[str]) -> pandas.DataFrame:
+    """`throughputs` with the notebook's parameters."""
+    return throughputs(
+        wanted.model,
+        hosts,
+        wanted.hit_rates,
+        shared=wanted.shared_tokens,
+        own=wanted.own_tokens,
+        output=wanted.output_tokens,
+        concurrency=wanted.concurrency,
+    )
 
 
 def batched_tokens(host: str) -> int:

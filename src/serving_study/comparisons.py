@@ -23,6 +23,7 @@ from .errors import ParameterError
 CONFIDENCE = 0.95
 AGAIN = "-again"
 ROUNDING = 1e-9  # of logarithms that are equal on paper
+LEAST_ACCEPTED = 30  # tokens that a gain of speculation has to rest on: their number is then known to about a fifth
 KINDS = (
     ("random weights", "weights", "random"),
     ("prescribed acceptance", "acceptance", "prescribed"),
@@ -332,25 +333,57 @@ def between(crossing: Crossing, cells: int, highest: int) -> list[int]:
     return sorted(value for value in inside - set(crossing.measured) if low < value <= high)[-cells:]
 
 
-def rounds(frame: pandas.DataFrame, baseline: str) -> pandas.DataFrame:
-    """What a speculative round takes: `tokens` a round, `round_ms` = median TPOT × tokens, `step_ms` the baseline's
-    TPOT, and `per_draft_ms` = (round - step) / k, the cost of drafting and checking one more token.
+def steps(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The cells with `steps`, those of a request's decoding, and what was counted in them: `tokens_a_step`, `proposing`
+    (the share of steps with proposals to check) and `proposals_a_step`; missing without speculation.
+
+    A request's first token is prefill's, and each accepted one saves a step; but a server also counts accepted tokens
+    that a request's length then cuts off, so that there are at least as many steps as drafts."""
+    drafts, drafted, accepted = (frame[name].astype(float) for name in ("drafts", "drafted_tokens", "accepted_tokens"))
+    made = frame["total_output_tokens"] - frame["completed"]
+    taken = np.maximum(made - accepted, drafts).where(drafts > 0)
+    return frame.assign(
+        steps=taken, tokens_a_step=made / taken, proposing=drafts / taken, proposals_a_step=drafted / taken
+    )
+
+
+def accepted(frame: pandas.DataFrame) -> dict[tuple[str, int], int]:
+    """(arm, concurrency) to the tokens that its certified cells accepted, all repeats together; arms without
+    speculation are left out.
     """
+    if "accepted_tokens" not in frame:
+        return {}
+    rows = usable(frame).dropna(subset=["accepted_tokens"])
+    sums = rows["accepted_tokens"].astype(float).groupby([rows["arm"], rows["concurrency"]]).sum()
+    return {(arm, int(concurrency)): int(count) for (arm, concurrency), count in sums.items()}
+
+
+def too_few_accepted(table: pandas.DataFrame, frame: pandas.DataFrame) -> pandas.Series:
+    """Which rows of a table of `compare` are gains of speculation that rest on fewer than LEAST_ACCEPTED tokens."""
+    counts = accepted(frame)
+    few = [
+        row.ratio > 1 and counts.get((row.arm, row.concurrency), LEAST_ACCEPTED) < LEAST_ACCEPTED
+        for row in table.itertuples()
+    ]
+    return pandas.Series(few, index=table.index, dtype=bool)
+
+
+def rounds(frame: pandas.DataFrame, baseline: str) -> pandas.DataFrame:
+    """What a step takes with speculation: `tokens` a step, `step_ms` = median TPOT × tokens, `plain_ms` the baseline's
+    TPOT, `proposals` counted a step, and `per_proposal_ms` = (step - plain) / proposals: the cost of drafting and
+    checking one more token.
+
+    Steps without a proposal are steps too: a look-up proposes in some of them (`proposing`), a draft in all."""
+    cells = steps(frame)
     tpot = summary(frame, "median_tpot_ms").set_index(["arm", "concurrency"])["mean"]
-    tokens = summary(frame, "acceptance_length").set_index(["arm", "concurrency"])["mean"]
+    names = {"tokens": "tokens_a_step", "proposing": "proposing", "proposals": "proposals_a_step"}
+    counted = {name: summary(cells, column).set_index(["arm", "concurrency"])["mean"] for name, column in names.items()}
     rows = []
-    for (arm, concurrency), length in tokens.items():
-        step, k = tpot.get((baseline, concurrency), math.nan), int(arm.split("-k")[1].split("-")[0])
-        took = tpot[arm, concurrency] * length
-        rows.append(
-            {
-                "arm": arm,
-                "concurrency": int(concurrency),
-                "tokens": length,
-                "round_ms": took,
-                "step_ms": step,
-                "per_draft_ms": (took - step) / k,
-            }
-        )
-    table = pandas.DataFrame(rows, columns=["arm", "concurrency", "tokens", "round_ms", "step_ms", "per_draft_ms"])
-    return table.sort_values(["arm", "concurrency"], ignore_index=True)
+    for (arm, concurrency), tokens in counted["tokens"].items():
+        plain, took = tpot.get((baseline, concurrency), math.nan), tpot.get((arm, concurrency), math.nan) * tokens
+        row = {"arm": arm, "concurrency": int(concurrency)}
+        row |= {name: values[arm, concurrency] for name, values in counted.items()}
+        row |= {"step_ms": took, "plain_ms": plain, "per_proposal_ms": (took - plain) / row["proposals"]}
+        rows.append(row)
+    columns = ["arm", "concurrency", *names, "step_ms", "plain_ms", "per_proposal_ms"]
+    return pandas.DataFrame(rows, columns=columns).sort_values(["arm", "concurrency"], ignore_index=True)

@@ -6,7 +6,8 @@ are in `prefix_views`.
 What can mislead: a rate is of one load, model and machine, and so is its cost; an hour is paid whether requests come or
 not, so that a server which is busy half of the time costs twice as much a request; and dollars a request, an output
 token and a prompt token are the same dollars read three times, never to be added. A part of an instance (`h200x1` is an
-eighth of p5en.48xlarge) has that share of its price, which nobody rents out: its `instance` says so.
+eighth of p5en.48xlarge) has that share of its price, which nobody rents out: beside what `usd_…` charges for the share
+stands `rented_…`, what the whole instance costs that has to be rented for it.
 
     >>> from serving_study import costs
     >>> costs.price_of("l4x1").instance, costs.price_of("cpu"), round(costs.price_of("cpu", 3.6).per_thousand(2.0), 4)
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pandas
 
-from . import cache_sizes, ceilings, comparisons, paths, prices, reference, store, tables
+from . import cache_sizes, ceilings, comparisons, paths, prices, reference, shapes, store, tables
 from .prefixes import facts
 
 SERVED = {"8B": "meta-llama-3-8b", "70B": "meta-llama-3-70b"}  # what `instances` says of each: requests in flight of
@@ -36,8 +37,9 @@ def price_of(host: str, usd_per_hour: float | None = None) -> prices.Price | Non
 
 def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.DataFrame:
     """Section 7's loads under concurrency, by arm: `arm`, `prefix_tokens`, `share`, `hit_rate`, `requests_s` (mean over
-    repeats of cells that did not fail), `usd_thousand` requests, `usd_million_output` and `usd_million_prompt` tokens
-    (found or computed), and `against`, the cost over the control's. Empty without a price.
+    repeats of cells that did not fail), `rented_thousand` requests, by the instance rented whole, `usd_thousand` by
+    this host's share of it, `usd_million_output` and `usd_million_prompt` tokens (found or computed) likewise, and
+    `against`, the cost over the control's. Empty without a price.
     """
     columns = [
         "host",
@@ -47,6 +49,7 @@ def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.Data
         "concurrency",
         "hit_rate",
         "requests_s",
+        "rented_thousand",
         "usd_thousand",
         "usd_million_output",
         "usd_million_prompt",
@@ -63,6 +66,7 @@ def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.Data
         for arm, rate in means.iterrows():
             control = means["request_throughput"].get("no-prefix-cache", math.nan)
             cost = {
+                "rented_thousand": price.rented.per_thousand(rate["request_throughput"]),
                 "usd_thousand": price.per_thousand(rate["request_throughput"]),
                 "usd_million_output": price.per_million(rate["output_throughput"]),
                 "usd_million_prompt": price.per_million(rate[TOTAL] - rate["output_throughput"]),
@@ -88,8 +92,9 @@ def measured(root: Path | None = None) -> pandas.DataFrame:
     those with published results.
 
     One row a host, model and arm at the concurrency with its highest rate: `instance`, `host` (with what must be said
-    of its figures), `section`, `model`, `arm`, `concurrency`, `tokens_s` (read and written), `usd_million` of these,
-    and where requests and output tokens were counted `usd_million_output` and `usd_thousand` requests."""
+    of its figures), `section`, `model`, `arm`, `concurrency`, `tokens_s` (read and written), `rented_million` of these,
+    by the instance rented whole, `usd_million` by this host's share of its GPUs, and where requests and output tokens
+    were counted `usd_million_output` and `usd_thousand` requests, by the share too."""
     rows = []
     for section in SECTIONS:
         figures = reference.load(section).query("metric == @TOTAL")
@@ -127,6 +132,7 @@ def measured(root: Path | None = None) -> pandas.DataFrame:
         "arm",
         "concurrency",
         "tokens_s",
+        "rented_million",
         "usd_million",
         "usd_million_output",
         "usd_thousand",
@@ -149,6 +155,7 @@ def _row(
         "arm": arm,
         "concurrency": concurrency,
         "tokens_s": tokens_s,
+        "rented_million": price.rented.per_million(tokens_s),
         "usd_million": price.per_million(tokens_s),
         "usd_million_output": price.per_million(output_s),
         "usd_thousand": price.per_thousand(requests_s),
@@ -191,6 +198,30 @@ def instances(region: str = prices.REGION) -> pandas.DataFrame:
             | fitting
         )
     return pandas.DataFrame(rows)
+
+
+def instance_values() -> dict[str, float | str]:
+    """What section 7's sentences say about which instance to rent, by the names that they use."""
+    table = instances().set_index("instance")
+    small, large, l4 = (table.loc[name] for name in ("p4d.24xlarge", "p4de.24xlarge", "g6.xlarge"))
+    return {
+        "priced": table["usd_per_hour"].notna().sum(),
+        "instance_types": len(table),
+        "p4d_gpus": small["gpus"],
+        "p4de_gpus": large["gpus"],
+        "p4d_gib": small["memory_gib"],
+        "p4de_gib": large["memory_gib"],
+        "p4d_usd": small["usd_per_hour"],
+        "p4de_usd": large["usd_per_hour"],
+        "p4de_more": large["70B"] / small["70B"],
+        "big_billion": shapes.load(SERVED["70B"]).parameters / 1e9,
+        "p4d_over_l4": small["usd_per_hour"] / l4["usd_per_hour"],
+        "p4d_name": small.name,
+        "p4de_name": large.name,
+        "l4_name": l4.name,
+        "oldest": table["date"].dropna().min(),
+        "newest": table["date"].dropna().max(),
+    }
 
 
 def basis(paid: dict[str, prices.Price | None]) -> str:

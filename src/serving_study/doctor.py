@@ -83,6 +83,7 @@ def examine(
     results = store.Store(host.name, plan.section).folder if plan else paths.RESULTS
     if plan:
         found += [vocabularies(arms), *arm_options(arms, accepted, environment)]
+        found += notes_on_tiers(plan)
     found += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
     found += [machine.port(plan.port)] if plan and plan.port else []
     found += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
@@ -251,6 +252,11 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
             )
         ]
     return found or [Finding("options", f"{len(arms)} arms ask for nothing that vLLM {environment.vllm} does not have")]
+
+
+def notes_on_tiers(plan: Plan) -> list[Finding]:
+    """That files of a tier on disk come back from the page cache, where the plan says so."""
+    return [Finding("tiers on disk", note) for note in plan.notes if "page cache" in note]
 
 
 def caller_variables() -> Finding:

@@ -10,7 +10,7 @@ the older path), `section-3-draft-graphs` (one arm on an engine with two lines c
 
 import pandas
 
-from . import comparisons, paths, reference, store
+from . import comparisons, paths, reference, speculation, store, theory
 
 
 def arms() -> pandas.DataFrame:
@@ -33,6 +33,22 @@ def profiles() -> dict[str, dict]:
     }
 
 
+def by_formula() -> dict[str, float]:
+    """What the formula gives for the reference study's draft, from the bytes of its weights and its acceptance for
+    k = 1.
+    """
+    published = reference.load(3)
+    weights = published[published["metric"] == "weights_gib"].groupby("arm")["value"].first()
+    rates = published.query("metric == 'acceptance_rate' and concurrency == 1").groupby("arm")["value"].first()
+    cost, alpha = weights["draft-k3"] / weights["baseline"] - 1, rates["draft-k1"]
+    return {
+        "theory_cost": float(cost),
+        "theory_alpha": float(alpha),
+        "theory_break_even": speculation.break_even(3, cost),
+        "theory_speedup": float(speculation.speedup(alpha, 3, cost)),
+    }
+
+
 def figures() -> dict[str, float]:
     """Times in ms, gains as multiples, shares as fractions."""
     fast, graphs = arms(), store.Store("h200x1", "3-draft-graphs", paths.RESULTS_PUBLISHED).newest()
@@ -49,16 +65,18 @@ def figures() -> dict[str, float]:
         comparisons.summary(frame, "output_throughput").set_index(["arm", "concurrency"])["mean"]
         for frame in (fast, graphs)
     )
-    rounds = comparisons.rounds(fast, "baseline").set_index(["arm", "concurrency"])["round_ms"]
-    published = reference.load(3).query(
-        "host == 'l4x1' and metric == 'median_tpot_ms' and arm == 'baseline' and concurrency == 1"
+    rounds = comparisons.rounds(fast, "baseline").set_index(["arm", "concurrency"])
+    l4 = (
+        reference.load(3)
+        .query("host == 'l4x1' and metric == 'median_tpot_ms' and concurrency == 1")
+        .set_index("arm")["value"]
     )
     seen = profiles()
     steps = seen["draft-k3"]["scopes_ms"]["gpu_model_runner: forward"]["count"]
     return {
         "h200_step": tpot.loc[("baseline", 1), "mean"],
         "h200_sync": earlier["baseline-synchronous"],
-        "h200_round": rounds["draft-k3", 1],
+        "h200_round": rounds.loc[("draft-k3", 1), "step_ms"],
         "h200_draft_tpot": tpot.loc[("draft-k3", 1), "mean"],
         "h200_draft_cv": tpot.loc[("draft-k3", 4), "cv"],
         "h200_step_cv": tpot.loc[("baseline", 4), "cv"],
@@ -73,5 +91,9 @@ def figures() -> dict[str, float]:
         "h200_busy": seen["draft-k3"]["gpu_busy_ms"] / seen["draft-k3"]["span_ms"],
         "h200_ngram_idle": earlier["ngram-k3"],
         "h200_ngram_gain": output["ngram-k3", 1] / output["baseline", 1],
-        "l4_step": published["value"].iloc[0],
+        "h200_ngram_proposing": rounds.loc[("ngram-k3", 1), "proposing"],
+        "l4_step": l4["baseline"],
+        "l4_ngram_tpot": l4["ngram-k3"] / l4["baseline"],
+        "h200_wait": theory.wait_shares("h200x1")["draft-k3, its graphs on"],
+        **{f"l4_wait_k{k}": theory.wait_shares("l4x1")[f"draft-k{k}"] for k in (1, 3, 5)},
     }

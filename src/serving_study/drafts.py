@@ -53,6 +53,11 @@ class Trained:
         return [entry for entry in self.training["log"] if entry["event"] == "held_out"][-1]
 
     @property
+    def device(self) -> str:
+        """What it was trained on, as training named it."""
+        return self.training["versions"]["device"]
+
+    @property
     def truncated(self) -> dict | None:
         """The same look at the target's own first layers as a draft; None where training made none."""
         return next((entry for entry in self.training["log"] if entry["event"] == "truncated"), None)
@@ -123,9 +128,9 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
     arm, at the lowest concurrency.
 
     `rate` is the acceptance rate by the server's counters, `predicted_rate` that along held-out answers. `cost` is a
-    draft pass in passes of the target by bytes, `measured_cost` what a round takes beyond a plain step, divided by k:
-    drafting, checking, and all that an engine does around them. `speedup` is the baseline's median TPOT over the arm's
-    with its interval `low`, `high` (`comparisons.compare`), `predicted` the formula's with `cost`."""
+    draft pass in passes of the target by bytes, `measured_cost` what a step takes beyond a plain one for each proposal
+    counted: drafting, checking, and all that an engine does around them. `speedup` is the baseline's median TPOT over
+    the arm's with its interval `low`, `high` (`comparisons.compare`), `predicted` the formula's with `cost`."""
     columns = [
         "arm",
         "k",
@@ -161,7 +166,7 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
             "predicted_rate": told["acceptance_rate"] if told else math.nan,
             "rate": rates[found.arm],
             "cost": cost,
-            "measured_cost": took["per_draft_ms"] / took["step_ms"],
+            "measured_cost": took["per_proposal_ms"] / took["plain_ms"],
         }
         rows.append(
             row

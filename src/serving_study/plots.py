@@ -262,10 +262,11 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
 
 
 def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> Figure:
-    """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow.
+    """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow,
+    and a ring is around what a constant was chosen on.
 
     `errors` is `theory.errors`, a part of it, or any frame with its columns: `section`, `host`, `metric`, `predicted`,
-    `measured`, `excluded`."""
+    `measured`, `excluded`, `took_part`."""
     rows, published = errors[errors["metric"] == metric], reference.load()
     figure, axis = plt.subplots(figsize=(5.0, 4.0), layout="constrained")
     for (section, host), colour in zip(
@@ -289,6 +290,10 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
             edgecolors=colour,
             label="left out" if len(left) else None,
         )
+    seen = rows[rows["took_part"].notna()]
+    if len(seen):
+        look = {"s": 60, "facecolors": "none", "edgecolors": "black", "linewidths": 0.8}
+        axis.scatter(seen["measured"], seen["predicted"], **look, label="a constant was chosen on it")
     ends = np.array(
         [0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()]
     )

@@ -23,9 +23,11 @@ from .prefixes import (
     by_length,
     by_source,
     gains,
+    miss_costs,
     moved,
     published,
     quantised,
+    read_from,
     requests,
     sequence,
     tiers,
@@ -195,10 +197,12 @@ def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: floa
 USD = {
     "usd_per_hour": "USD an hour",
     "usd_per_gpu_hour": "USD a GPU-hour",
-    "usd_thousand": "USD a thousand requests",
-    "usd_million": "USD a million tokens",
-    "usd_million_output": "USD a million output tokens",
-    "usd_million_prompt": "USD a million prompt tokens",
+    "rented_thousand": "USD a thousand requests, instance rented whole",
+    "rented_million": "USD a million tokens, instance rented whole",
+    "usd_thousand": "USD a thousand requests, this host's GPUs",
+    "usd_million": "USD a million tokens, this host's GPUs",
+    "usd_million_output": "USD a million output tokens, this host's GPUs",
+    "usd_million_prompt": "USD a million prompt tokens, this host's GPUs",
 }
 
 
@@ -311,7 +315,13 @@ def moved_table(frame: pandas.DataFrame, plan=None) -> Styler:
 
 
 def by_source_table(frame: pandas.DataFrame) -> Styler:
-    shown = by_source(frame).rename(columns={"ttft_ms": "median TTFT (ms)", "against_recompute": "against computing"})
+    """What a prefix takes from each source; of a tier on disk, where its bytes were read from."""
+    table, places = by_source(frame), read_from(frame)
+    shown = table.assign(
+        reason=[places.get(row.arm) if row.source == "external" else None for row in table.itertuples()]
+    ).rename(
+        columns={"ttft_ms": "median TTFT (ms)", "against_recompute": "against computing", "reason": "disk read from"}
+    )
     return tables.style(
         shown,
         f"What a prefix takes from each source ({tables.labels(frame)})",
@@ -338,6 +348,25 @@ def break_even_table(frame: pandas.DataFrame) -> Styler:
         shown,
         f"From which length on a prefix comes back sooner than device-only computes it ({tables.labels(frame)})",
         formats,
+    )
+
+
+def miss_costs_table(frame: pandas.DataFrame) -> Styler:
+    """What a hit saves and a miss loses by arm and length, and the share of hits above which a tier pays."""
+    names = {
+        "prefix_tokens": "prefix (tokens)",
+        "computed_ms": "device-only computes (ms)",
+        "restored_ms": "a hit (ms)",
+        "missed_ms": "a miss (ms)",
+        "saved_ms": "saved a hit (ms)",
+        "lost_ms": "lost a miss (ms)",
+        "pays_above": "pays above, share of hits",
+    }
+    formats = {name: "{:,.1f}" for name in names.values() if name.endswith("(ms)")}
+    return tables.style(
+        miss_costs(frame).rename(columns=names),
+        f"What a miss costs in an arm with a tier, medians of requests ({tables.labels(frame)})",
+        formats | {"prefix (tokens)": "{:,.0f}", "pays above, share of hits": "{:.0%}"},
     )
 
 

@@ -339,6 +339,80 @@ def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
     )
 
 
+def miss_costs(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row an arm with a tier and length of its prefixes: what a hit saves and a miss loses, and from which share of
+    hits on the tier pays.
+
+    Medians of requests: `computed_ms` of those that `device-only` computed, `restored_ms` of the `hits` that the tier
+    gave most tokens to, `missed_ms` of the `misses` that the arm had to compute: it looked below in vain, and kept what
+    it computed. `saved_ms` is a hit's, `lost_ms` a miss's; `pays_above` is the share of requests that must hit: 0 where
+    a miss loses nothing, missing where a hit saves nothing."""
+    table = requests(frame)
+    table = table[(table["kind"] == "WorkingSet") & (table["source"] == "recompute")]
+    missed = {key: rows["ttft_ms"] for key, rows in table.groupby(["arm", "prefix_tokens"], sort=False)}
+    hits = requests(frame).query("kind == 'WorkingSet' and source == 'external'")
+    counts = hits.groupby(["arm", "prefix_tokens"]).size()
+    rows = []
+    for row in by_length(frame).itertuples():
+        misses = missed.get((row.arm, row.prefix_tokens), pandas.Series(dtype=float))
+        saved, lost = row.computed_ms - row.restored_ms, misses.median() - row.computed_ms
+        share = math.nan if saved <= 0 or math.isnan(lost) else max(0.0, lost) / (max(0.0, lost) + saved)
+        rows.append(
+            {
+                "arm": row.arm,
+                "prefix_tokens": row.prefix_tokens,
+                "computed_ms": row.computed_ms,
+                "restored_ms": row.restored_ms,
+                "missed_ms": misses.median(),
+                "hits": int(counts[row.arm, row.prefix_tokens]),
+                "misses": len(misses),
+                "saved_ms": saved,
+                "lost_ms": lost,
+                "pays_above": share,
+            }
+        )
+    columns = "arm prefix_tokens computed_ms restored_ms missed_ms hits misses saved_ms lost_ms pays_above".split()
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def tier_words(frame: pandas.DataFrame) -> list[str]:
+    """Of each arm with a tier, as parts of a sentence: the length at which most requests must hit before it pays, and
+    where its files were read from.
+    """
+    table = miss_costs(frame).dropna(subset=["pays_above"])
+    dearest = table.loc[table.groupby("arm", sort=False)["pays_above"].idxmax()] if len(table) else table
+    return [
+        f"{row.arm} loses {row.lost_ms:,.1f} ms a miss where it saves {row.saved_ms:,.1f} ms a hit "
+        f"({row.prefix_tokens:,} tokens), and pays there above {row.pays_above:.0%} of hits"
+        if row.lost_ms > 0
+        else f"{row.arm} loses nothing by a miss"
+        for row in dearest.itertuples()
+    ] + [f"{arm} read its files from the {source}" for arm, source in read_from(frame).items()]
+
+
+def read_from(frame: pandas.DataFrame) -> dict[str, str]:
+    """Arm with a tier on disk to where its bytes were read from: an ordinary file that fits in the host's free memory
+    comes out of the page cache, so that no disk was measured.
+
+    All that an arm wrote in one run counts, against what was free as the run began; arms without a disk are left out.
+    """
+    wrote, free = {}, {}
+    for file in frame.get("file", ()):
+        moved = store.read(file).get("moved") or {}
+        if "disk" not in moved.get("tiers", {}):
+            continue
+        key = frame.loc[frame["file"] == file, "arm"].iloc[0], file.parents[3]
+        wrote[key] = wrote.get(key, 0) + (moved["tiers"]["disk"]["in_bytes"] or 0)
+        free[key] = store.read(file.parents[3] / "run.json")["host"].get("free_memory_gib")
+    found = {}
+    for (arm, run), written in wrote.items():
+        room = free[arm, run]
+        fits = room is not None and written / 2**30 < room
+        told = f"{written / 2**30:.1f} GiB written, {room:.0f} GiB of memory free" if room else "memory not told"
+        found.setdefault(arm, f"{'page cache' if fits else 'disk, in part page cache'} ({told})")
+    return found
+
+
 def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
     """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing,
     at all lengths from there on.
@@ -500,11 +574,11 @@ def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataF
 
 
 def break_even_words(row) -> str:
-    """A row of `break_even` as part of a sentence."""
+    """A row of `break_even` as part of a sentence; it is of hits alone, a miss is `miss_costs`'."""
     if not math.isnan(row.measured):
-        return f"from prefixes of about {row.measured:,.0f} tokens on"
+        return f"from prefixes of about {row.measured:,.0f} tokens on, if all hit"
     return (
-        f"from the shortest measured, {row.at_most:,.0f} tokens, on"
+        f"from the shortest measured, {row.at_most:,.0f} tokens, on, if all hit"
         if not math.isnan(row.at_most)
         else f"from no length that was measured, the longest being {row.above:,.0f} tokens"
     )
@@ -540,4 +614,5 @@ def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:
     for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")
     words += [f"{row.arm} pays {break_even_words(row)}" for row in break_even(frame).itertuples()]
+    words += tier_words(frame)
     return f"{where} ({tables.labels(frame)}): {'; '.join(words)}." if words else "There is nothing to compare yet."

@@ -16,7 +16,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from . import ceilings, paths
 from .errors import HostError, ParameterError, PriceError, PriceListError, StoreError, near
@@ -47,7 +47,8 @@ TIMEOUTS = {"connect_timeout": 3, "read_timeout": 5}  # seconds; of two attempts
 class Price:
     """What `instance` costs an hour.
 
-    `region` and `date` (of the price list, ISO) are None for a price that was given.
+    `region` and `date` (of the price list, ISO) are None for a price that was given. `parts` is how many such shares
+    the instance has that is rented, 1 for a whole one.
     """
 
     instance: str
@@ -55,6 +56,12 @@ class Price:
     source: str
     region: str | None = None
     date: str | None = None
+    parts: float = 1.0
+
+    @property
+    def rented(self) -> "Price":
+        """What has to be paid for it: the price of the whole instance."""
+        return replace(self, usd_per_hour=self.usd_per_hour * self.parts, parts=1.0)
 
     def __str__(self) -> str:
         when = f" in {self.region} on {self.date}" if self.date else ""
@@ -214,6 +221,7 @@ def share(host: str, region: str = REGION) -> Price | None:
                 f"{place.count} of {count} GPUs of {name}, which is rented whole; {whole.source}",
                 whole.region,
                 whole.date,
+                count / place.count,
             )
     return None
 

@@ -6,12 +6,12 @@ beforehand is what runs."""
 import ast
 import types
 import typing
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from . import cache_sizes, choosing, distillation, hosts, paths
+from . import cache_sizes, choosing, distillation, hosts, paths, rule_trials
 from .errors import ParameterError
 from .plans import hybrid, kv_cache, parallelism, speculation
 from .sweeps import Plan
@@ -59,7 +59,12 @@ PLANS = {
     "7-hybrid": (hybrid.Hybrid, hybrid.plan),
 }
 PARAMETERS = {number: kind for number, (kind, _) in PLANS.items()}
-HEADERS = PARAMETERS | {4: distillation.Distillation, "7-sizes": cache_sizes.CacheSizes, 10: choosing.Choosing}
+HEADERS = PARAMETERS | {
+    2: rule_trials.HowSpeculationWorks,
+    4: distillation.Distillation,
+    "7-sizes": cache_sizes.CacheSizes,
+    10: choosing.Choosing,
+}
 
 
 def address(text: str) -> int | str:
@@ -115,6 +120,17 @@ def parameters(section: Section, given: dict[str, Any]) -> dict[str, Any]:
     values |= given
     if section.number in HEADERS:
         check(HEADERS[section.number], values)
+    return values
+
+
+def of_header(number: int | str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Section `number`'s parameters as a notebook's header left them among its variables, checked.
+
+    In a notebook: `sections.plan(3, **sections.of_header(3, globals()))`.
+    """
+    kind = HEADERS[number]
+    values = {field.name: namespace[field.name] for field in fields(kind) if field.name in namespace}
+    check(kind, values)
     return values
 
 

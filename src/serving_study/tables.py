@@ -4,6 +4,7 @@ labels.
 A cell whose certificate failed shows its figure struck through and takes no part in means or multiples.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable
 
@@ -69,7 +70,7 @@ def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, in
     styler = (
         frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()})
         .format(formats or {}, na_rep=DASH)
-        .set_uuid(_identifier(caption))
+        .set_uuid(_identifier(frame, caption))
         .set_table_attributes('class="dataframe"')
         .set_caption(caption)
     )
@@ -125,6 +126,7 @@ def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
     """
     table = comparisons.compare(frame, "output_throughput", baseline)
     table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = table[~comparisons.too_few_accepted(table, frame)]
     if table.empty:
         return "There is nothing to compare yet."
     here = f"On this host ({labels(frame)})"
@@ -147,8 +149,9 @@ def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
 
 def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
     """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no
-    difference».
+    difference». Beside a gain of speculation stand the tokens accepted, of all repeats.
     """
+    counts = comparisons.accepted(frame)
     means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
     against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
     rows = []
@@ -159,7 +162,7 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
             row[arm] = (
                 _withheld(frame, arm, concurrency)
                 if math.isnan(value)
-                else f"{value:,.1f}{_multiple(against, arm, concurrency)}"
+                else f"{value:,.1f}{_multiple(against, arm, concurrency, counts.get((arm, concurrency)))}"
             )
         rows.append(row)
     return style(
@@ -168,14 +171,30 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
     )
 
 
-def _multiple(against: pandas.DataFrame, arm: str, concurrency: int) -> str:
+def _multiple(against: pandas.DataFrame, arm: str, concurrency: int, accepted: int | None = None) -> str:
     if (arm, concurrency) not in against.index:
         return ""
     row = against.loc[(arm, concurrency)]
     if row["differs"] is not None and not row["differs"]:
         return " (no difference)"
     doubt = " ?" if row["differs"] is None else ""
-    return f" ({row['ratio']:.2f}×{doubt})"
+    rests = f", {accepted:,} accepted" if accepted is not None and row["ratio"] > 1 else ""
+    return f" ({row['ratio']:.2f}×{doubt}{rests})"
+
+
+def set_aside(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
+    """In a sentence: the gains that `finding` leaves out, for they rest on too few accepted tokens; empty where none
+    does.
+    """
+    table, counts = comparisons.compare(frame, "output_throughput", baseline), comparisons.accepted(frame)
+    few = table[comparisons.too_few_accepted(table, frame)]
+    words = [
+        f"{row.arm} at concurrency {row.concurrency} ({row.ratio:.2f} times, {counts[row.arm, row.concurrency]} "
+        "accepted tokens)"
+        for row in few.itertuples()
+    ]
+    least = comparisons.LEAST_ACCEPTED
+    return f"Left out, for fewer than {least} accepted tokens say nothing: {', '.join(words)}." if words else ""
 
 
 def _withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
@@ -502,13 +521,23 @@ def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | N
 
 
 def prediction_errors(summary: pandas.DataFrame) -> Styler:
-    """How far predictions were off, by section, host and metric."""
-    shown = summary.rename(columns={"median": "median error", "worst": "worst", "within_20": "within 20 %"})
+    """How far predictions were off, by section, host and metric; the median of the cells that no constant was chosen
+    on stands beside that of all.
+    """
+    shown = summary.rename(
+        columns={
+            "took_part": "of them in sight of a constant",
+            "median": "median error",
+            "median_others": "median of the others",
+            "worst": "worst",
+            "within_20": "within 20 %",
+        }
+    )
     return style(
         shown,
         "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, "
         "prescribed acceptance)",
-        {name: "{:.1%}" for name in ("median error", "worst")} | {"within 20 %": "{:.0%}"},
+        {name: "{:.1%}" for name in ("median error", "median of the others", "worst")} | {"within 20 %": "{:.0%}"},
     )
 
 
@@ -554,27 +583,33 @@ def advised(table: pandas.DataFrame, about: str) -> Styler:
     return style(table, f"Arms against the targets ({about})", {"USD a million tokens": "{:.2f}"})
 
 
-def _identifier(caption: str) -> str:
-    return "t" + "".join(character if character.isalnum() else "-" for character in caption.lower())[:40]
+def _identifier(frame: pandas.DataFrame, caption: str) -> str:
+    """The caption's first words, to be found in a page, and a digest of all of it and of what the table holds: two
+    tables of a page have one id only if they are the same table.
+    """
+    words = "".join(character if character.isalnum() else "-" for character in caption.lower())[:24].rstrip("-")
+    return f"t{words}-{hashlib.sha256((caption + frame.to_csv()).encode()).hexdigest()[:8]}"
 
 
 def rounds(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
-    """What a round costs: TPOT × tokens a round, and what of it is due to each draft token beyond one plain step of the
-    baseline.
+    """What a step costs with speculation: TPOT × tokens a step, and what of it is due to each proposal counted, beyond
+    one plain step of the baseline.
     """
-    table = comparisons.rounds(frame, baseline)
-    shown = table.rename(
+    shown = comparisons.rounds(frame, baseline).rename(
         columns={
-            "tokens": "tokens a round",
-            "round_ms": "round (ms)",
-            "step_ms": "plain step (ms)",
-            "per_draft_ms": "each proposal (ms)",
+            "tokens": "tokens a step",
+            "proposing": "steps that propose",
+            "proposals": "proposals a step",
+            "step_ms": "step (ms)",
+            "plain_ms": "plain step (ms)",
+            "per_proposal_ms": "each proposal (ms)",
         }
     )
+    formats = {"tokens a step": "{:.2f}", "steps that propose": "{:.0%}", "proposals a step": "{:.2f}"}
     return style(
         shown,
-        f"What a speculative round costs ({labels(frame)})",
-        {"tokens a round": "{:.2f}"} | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")},
+        f"What a speculative step costs ({labels(frame)})",
+        formats | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")},
     )
 
 

@@ -36,7 +36,7 @@ import pandas
 
 from . import capacity, ceilings, comparisons, models, paths, rates, reference, shapes, store
 from .errors import ModelError, ParameterError
-from .latency import Machine, Speculation, Work, alpha_of, closed_loop, crossover, fit, split
+from .latency import Machine, Speculation, Work, alpha_of, closed_loop, crossover, fit, round_s, split
 
 CALIBRATION = paths.DATA / "hardware" / "calibration.csv"
 WAITS = paths.DATA / "hardware" / "waits.csv"
@@ -71,6 +71,12 @@ EXCLUDED = {("l4x1", "ngram-k3"): "how often the look-up finds something to prop
 EXCLUDED |= {
     ("h200x1", arm): "what a draft's layer makes the GPU wait was taken from it"
     for arm in ("draft-k1", "draft-k3, its graphs on")
+}
+# Which cells were in sight when a constant was chosen: their errors are no test of it.
+TOOK_PART = {
+    ("a10gx4", arm): "the link's constants were chosen on the cells of two GPUs"
+    for arm, (_, tp, pp) in SPLITS.items()
+    if tp * pp == 2
 }
 
 
@@ -307,8 +313,8 @@ def predict(
 
 def errors() -> pandas.DataFrame:
     """Every cell of another arm than the baseline, predicted from its host's baseline: `section`, `host`, `arm`,
-    `concurrency`, `metric`, `predicted`, `measured`, `error` (predicted / measured - 1) and `excluded` (why the cell
-    says nothing of theory, else missing).
+    `concurrency`, `metric`, `predicted`, `measured`, `error` (predicted / measured - 1), `excluded` (why the cell says
+    nothing of theory, else missing) and `took_part` (which constant was chosen with this cell in sight, else missing).
     """
     rows = []
     for section, host, cells, baseline in _measured():
@@ -330,6 +336,7 @@ def errors() -> pandas.DataFrame:
                 "arm": arm,
                 "concurrency": concurrency,
                 "excluded": EXCLUDED.get((host, arm)),
+                "took_part": TOOK_PART.get((host, arm)),
             }
             rows.append(
                 about
@@ -427,13 +434,39 @@ def beside(
 
 def summary(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The distribution of errors by section, host and metric, excluded cells left out: `cells`, `median` and `worst`
-    absolute error, `within_20` as a share.
+    absolute error, `within_20` as a share; `took_part`, how many of the cells were in sight when a constant was chosen,
+    and `median_others`, the median of those that were not.
     """
     kept = frame[frame["excluded"].isna()]
-    sizes = kept["error"].abs().groupby([kept["section"], kept["host"], kept["metric"]], sort=False)
-    return sizes.agg(
-        cells="count", median="median", worst="max", within_20=lambda values: (values <= 0.2).mean()
-    ).reset_index()
+    kept = kept.assign(size=kept["error"].abs(), unseen=kept["error"].abs().where(kept["took_part"].isna()))
+    return (
+        kept.groupby(["section", "host", "metric"], sort=False)
+        .agg(
+            cells=("size", "count"),
+            took_part=("took_part", "count"),
+            median=("size", "median"),
+            median_others=("unseen", "median"),
+            worst=("size", "max"),
+            within_20=("size", lambda values: (values <= 0.2).mean()),
+        )
+        .reset_index()
+    )
+
+
+def wait_shares(host: str, concurrency: int = 1) -> dict[str, float]:
+    """Arm to the share of a round in which the GPU waits for the processor, by the model of this module: the waits over
+    the predicted round, its sequences half answered.
+
+    For the hosts of section 3 whose arms are published."""
+    on = machine(ceilings.of_host(host))
+    prompts = reference.LOADS[3][concurrency]
+    context = sum(read + made / 2 for read, made in lengths(concurrency, prompts)) / prompts * concurrency
+    [cells] = [cells for section, name, cells, _ in _measured() if (section, name) == (3, host)]
+    return {
+        arm: cell["speculation"].wait_s / round_s(cell["rank"], on, concurrency, context, cell["speculation"])
+        for (arm, requests), cell in cells.items()
+        if requests == concurrency and cell["speculation"]
+    }
 
 
 def recalibrate() -> dict[str, tuple[float, float]]:

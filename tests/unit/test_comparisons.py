@@ -6,7 +6,7 @@ import numpy as np
 import pandas
 import pytest
 
-from serving_study import comparisons, plots, tables
+from serving_study import comparisons, draft_cost, paths, plots, store, tables
 from serving_study.errors import ParameterError
 
 
@@ -376,12 +376,63 @@ def test_a_crossover_is_narrowed_inside_its_interval_or_upwards():
     assert comparisons.between(crossing(c4=1.5, c5=0.8), 3, 64) == []
 
 
-def test_a_round_is_its_tokens_at_their_pace():
-    frame = cells({("baseline", 1): [10.0], ("draft-k3", 1): [8.0]}, metric="median_tpot_ms").assign(
-        acceptance_length=[math.nan, 2.5]
-    )
+def spoken(arm: str, tpot: float, made: int, drafts=math.nan, drafted=math.nan, accepted=math.nan) -> pandas.DataFrame:
+    """One cell of ten requests with the counters of speculation."""
+    counted = {"drafts": drafts, "drafted_tokens": drafted, "accepted_tokens": accepted}
+    return cells({(arm, 1): [tpot]}, metric="median_tpot_ms").assign(total_output_tokens=made, completed=10, **counted)
+
+
+def test_a_step_is_its_tokens_at_their_pace():
+    frame = pandas.concat([spoken("baseline", 10.0, 1010), spoken("draft-k3", 8.0, 1010, 400, 1200, 600)])
     row = comparisons.rounds(frame, "baseline").iloc[0]
-    assert (row["round_ms"], row["step_ms"]) == (20.0, 10.0) and row["per_draft_ms"] == pytest.approx(10 / 3)
+    assert (row["tokens"], row["step_ms"], row["plain_ms"]) == (2.5, 20.0, 10.0)
+    assert (row["proposing"], row["proposals"]) == (1, 3) and row["per_proposal_ms"] == pytest.approx(10 / 3)
+
+
+def test_a_proposal_costs_what_those_counted_cost():
+    """A look-up that proposes in a tenth of its steps: dividing by k would make each proposal ten times as cheap."""
+    frame = pandas.concat([spoken("baseline", 10.0, 1010), spoken("ngram-k3", 10.0, 1010, 90, 270, 100)])
+    row = comparisons.rounds(frame, "baseline").iloc[0]
+    assert (row["proposing"], row["proposals"]) == (0.1, 0.3) and row["tokens"] == pytest.approx(1000 / 900)
+    assert row["per_proposal_ms"] == pytest.approx((10 * 1000 / 900 - 10) / 0.3)
+    # Tokens that a request's length cuts off are counted as accepted: no more steps propose than there are.
+    cut = comparisons.steps(spoken("draft-k1", 5.0, 1010, 510, 510, 500)).iloc[0]
+    assert (cut["steps"], cut["proposing"]) == (510, 1)
+
+
+def test_look_up_of_repeating_text_proposes_nearly_always():
+    """The H200's random weights repeat themselves; a text that means something does not."""
+    loud = comparisons.rounds(draft_cost.arms(), "baseline").query("arm == 'ngram-k3'")
+    assert loud["proposing"].between(0.96, 0.97).all() and len(loud) == 6
+    for host in tables.other_hosts(3, {"h200x1"}):
+        quiet = comparisons.rounds(store.Store(host, 3, paths.RESULTS_PUBLISHED).newest(), "baseline")
+        assert quiet.query("arm == 'ngram-k3'")["proposing"].max() < 0.3
+
+
+def test_a_gain_stands_beside_its_accepted_tokens_and_rests_on_enough():
+    published = (store.Store(host, 3, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(3, set()))
+    frame = next(frame for frame in published if comparisons.accepted(frame).get(("ngram-k3", 1)) == 8)
+    assert "1.26×, 8 accepted" in tables.throughput(frame, "output_throughput").to_html()
+    table = comparisons.compare(frame, "output_throughput", "baseline")
+    few = table[comparisons.too_few_accepted(table, frame)]
+    assert set(zip(few["arm"], few["concurrency"], strict=True)) == {("draft-k1", 1), ("ngram-k3", 1), ("ngram-k3", 4)}
+    assert "ngram-k3 at concurrency 1 (1.26 times, 8 accepted tokens)" in tables.set_aside(frame)
+    # A loss needs no accepted tokens, and an arm without speculation none at all.
+    pair = spoken("baseline", 10.0, 1010), spoken("draft-k3", 8.0, 1010, 400, 1200, 2)
+    frame = pandas.concat(pair).rename(columns={"median_tpot_ms": "output_throughput"})
+    assert not tables.set_aside(frame) and not comparisons.accepted(pair[0])
+
+
+def test_a_finding_does_not_rest_on_a_handful_of_tokens():
+    rows = [
+        spoken("baseline", 10.0, 1010),
+        spoken("baseline-again", 10.1, 1010),
+        spoken("ngram-k3", 20.0, 1010, 5, 15, 8),
+        spoken("draft-k3", 15.0, 1010, 400, 1200, 600),
+    ]
+    frame = pandas.concat(rows).rename(columns={"median_tpot_ms": "output_throughput"})
+    assert "draft-k3 at concurrency 1" in tables.finding(frame) and "ngram-k3" not in tables.finding(frame)
+    assert "ngram-k3" in tables.set_aside(frame)
 
 
 def test_captions_carry_the_labels():

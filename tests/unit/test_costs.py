@@ -56,6 +56,15 @@ def test_the_same_dollars_are_read_three_times(cells):
     assert len(shared) and (shared["against"] < 1).all() and (shared["hit_rate"] > 0.5).all()
 
 
+def test_requests_on_a_part_of_an_instance_cost_the_part_and_the_whole(cache):
+    h200 = store.Store("h200x1", 7, paths.RESULTS_PUBLISHED).newest()
+    table = costs.of_cells(h200, costs.price_of("h200x1"))
+    parts = (table["rented_thousand"] / table["usd_thousand"]).tolist()
+    assert parts and parts == pytest.approx([8.0] * len(parts))
+    assert costs.price_of("h200x1").rented.usd_per_hour == pytest.approx(63.296)
+    assert costs.price_of("l4x1").rented == costs.price_of("l4x1")
+
+
 def test_without_a_price_there_is_no_cost(cells, cache):
     assert costs.of_cells(cells, None).empty and list(costs.of_cells(cells, None).columns) == list(
         costs.of_cells(cells, PRICE).columns
@@ -93,6 +102,10 @@ def test_measured_costs_are_of_the_reference_and_of_published_hosts_with_a_price
     assert (part["instance"] == "1 of 8 GPUs of p5en.48xlarge").all() and part["host"].str.contains(
         "random weights"
     ).all()
+    # An instance is rented whole: eight times what the share of one GPU would be.
+    assert (part["rented_million"] / part["usd_million"]).tolist() == pytest.approx([8.0] * len(part))
+    assert (part["rented_million"] * part["tokens_s"]).tolist() == pytest.approx([63.296 / 3600 * 1e6] * len(part))
+    assert (table["rented_million"] == table["usd_million"])[table["host"].str.endswith("reference")].all()
     assert (
         part[["usd_million_output", "usd_thousand"]].notna().all(axis=None)
         and (part["usd_million_output"] > part["usd_million"]).all()
@@ -127,6 +140,8 @@ def test_the_views_show_dashes_and_say_when_there_is_no_price(cells, cache):
         and "(no price is known)" not in some.to_html()
         and "USD a thousand requests" in some.to_html()
     )
-    assert "1 of 8 GPUs of p5en.48xlarge" in prefix_views.instance_costs_table().to_html()
+    shown = prefix_views.instance_costs_table().to_html()
+    assert "1 of 8 GPUs of p5en.48xlarge" in shown
+    assert "instance rented whole" in shown and "this host&#x27;s GPUs" in shown.replace("'", "&#x27;")
     shown = prefix_views.instances_table().to_html()
     assert "p4de.24xlarge" in shown and "8K requests of 70B" in shown and "nan" not in shown

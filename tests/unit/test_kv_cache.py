@@ -7,7 +7,20 @@ import pandas
 import pytest
 from test_certificates import good
 
-from serving_study import certificates, environments, hosts, metrics, models, options, prefixes, sections, store, tiers
+from serving_study import (
+    certificates,
+    doctor,
+    environments,
+    hosts,
+    metrics,
+    models,
+    options,
+    prefix_views,
+    prefixes,
+    sections,
+    store,
+    tiers,
+)
 from serving_study.engines import vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
@@ -659,8 +672,18 @@ def test_frames_of_nothing_are_empty(tmp_path):
 
 COMPUTED = {256: 10.0, 1024: 40.0, 4096: 160.0}
 BREAK_EVEN = [
-    ("crosses", {256: 20.0, 1024: 30.0, 4096: 70.0}, 640.0, "from prefixes of about 640 tokens on"),
-    ("pays everywhere", {256: 5.0, 1024: 6.0, 4096: 10.0}, None, "from the shortest measured, 256 tokens, on"),
+    (
+        "crosses",
+        {256: 20.0, 1024: 30.0, 4096: 70.0},
+        640.0,
+        "from prefixes of about 640 tokens on, if all hit",
+    ),
+    (
+        "pays everywhere",
+        {256: 5.0, 1024: 6.0, 4096: 10.0},
+        None,
+        "from the shortest measured, 256 tokens, on, if all hit",
+    ),
     (
         "never pays",
         {256: 20.0, 1024: 80.0, 4096: 320.0},
@@ -671,7 +694,7 @@ BREAK_EVEN = [
         "pays, loses, and pays again",
         {256: 5.0, 1024: 50.0, 4096: 130.0},
         1024 + 3072 * 10 / 40,
-        "from prefixes of about 1,792 tokens on",
+        "from prefixes of about 1,792 tokens on, if all hit",
     ),
     (
         "pays and then loses",
@@ -721,6 +744,64 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
     took_s = (restored[4096] - restored[256]) / 1000
     assert found.gb_s == pytest.approx(token * 3840 / took_s / 1e9)
     assert found.predicted == prefixes.predicted(gpu()).set_index("what")["value"]["cpu_break_even_tokens"]
+
+
+def test_what_a_miss_costs_and_the_share_of_hits_that_earns_it_back():
+    """The H200's LMCache on disk: half of the requests must hit before prefixes of 1,024 tokens pay."""
+    cells = store.Store("h200x1", 7, RESULTS_PUBLISHED).newest()
+    table = prefixes.miss_costs(cells).set_index(["arm", "prefix_tokens"])
+    row = table.loc[("lmcache-disk", 1024)]
+    assert (row["saved_ms"], row["lost_ms"]) == (pytest.approx(7.2, abs=0.05), pytest.approx(7.3, abs=0.05))
+    assert row["pays_above"] == pytest.approx(7.255 / (7.255 + 7.17)) and (row["hits"], row["misses"]) == (64, 64)
+    assert table.loc[("cpu-offload", 4096), "pays_above"] == 0  # a miss loses nothing there
+    arms = {"cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk"}
+    assert set(table.index.get_level_values("arm")) == arms
+    said = prefixes.finding(cells)
+    assert "7.3 ms a miss where it saves 7.2 ms a hit (1,024 tokens), and pays there above 50% of hits" in said
+    assert "lmcache-disk pays from the shortest measured, 256 tokens, on, if all hit" in said
+    assert "pays above, share of hits" in prefix_views.miss_costs_table(cells).to_html()
+
+
+def test_a_tier_that_saves_nothing_pays_at_no_share_of_hits(monkeypatch):
+    rows = [("device-only", "recompute", 10.0), ("files", "external", 12.0), ("files", "recompute", 11.0)]
+    made = pandas.DataFrame(rows, columns=["arm", "source", "ttft_ms"]).assign(
+        kind="WorkingSet", times=2.0, prefix_tokens=256
+    )
+    monkeypatch.setattr(prefixes, "requests", lambda frame: made)
+    assert prefixes.miss_costs(None)["pays_above"].isna().all()
+    assert prefixes.tier_words(pandas.DataFrame(columns=["file"])) == []
+
+
+def test_files_that_fit_in_free_memory_are_read_from_the_page_cache():
+    """What the arm is decides: 23.6 GiB written, 120 free; nothing is said of an arm without files."""
+    cells = store.Store("h200x1", 7, RESULTS_PUBLISHED).newest()
+    places = prefixes.read_from(cells)
+    assert set(places) == {"lmcache-disk", "lmcache-cpu-disk"}
+    assert places["lmcache-disk"] == "page cache (23.6 GiB written, 120 GiB of memory free)"
+    assert "lmcache-disk read its files from the page cache" in prefixes.finding(cells)
+    assert places["lmcache-disk"] in prefix_views.by_source_table(cells).to_html()
+
+
+def test_files_that_do_not_fit_are_read_from_disk_in_part(tmp_path):
+    file = tmp_path / "cells" / "files" / "working-set=2" / "repeat=0.json"
+    tiers_of = {"disk": {"in_bytes": 5 * 2**30, "out_bytes": 1}}
+    store.write(file, {"moved": {"tiers": tiers_of}})
+    store.write(tmp_path / "run.json", {"host": {"free_memory_gib": 4.0}})
+    frame = pandas.DataFrame({"arm": ["files"], "file": [file]})
+    assert prefixes.read_from(frame)["files"].startswith("disk, in part page cache (5.0 GiB written, 4 GiB")
+    store.write(tmp_path / "run.json", {"host": {}})
+    assert prefixes.read_from(frame) == {"files": "disk, in part page cache (memory not told)"}
+
+
+def test_a_plan_with_a_tier_on_disk_says_that_no_disk_is_measured(gpu):
+    [note] = [note for note in gpu().notes if "page cache" in note]
+    assert note.startswith("lmcache-disk, lmcache-cpu-disk: files are read back from the page cache as they fit in the")
+    assert note.endswith("no disk's speed is measured")
+    assert "in part" in next(note for note in gpu(tier_gib=200.0).notes if "page cache" in note)
+    plain = gpu(arms=["device-only", "cpu-offload"])
+    assert not [note for note in plain.notes if "page cache" in note]
+    found = {finding.what: finding.found for finding in doctor.notes_on_tiers(gpu())}
+    assert found == {"tiers on disk": note} and not doctor.notes_on_tiers(plain)
 
 
 def test_one_length_of_prefix_tells_nothing_of_where_a_tier_begins_to_pay(monkeypatch):

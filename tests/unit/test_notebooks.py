@@ -1,5 +1,6 @@
 """The notebooks' sources and the published chapters: what the book's rules say about them."""
 
+import ast
 import json
 import re
 from dataclasses import fields
@@ -7,7 +8,6 @@ from dataclasses import fields
 import pytest
 
 from serving_study import paths, sections
-from serving_study.plans import speculation
 
 SOURCES = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
 CHAPTERS = sorted(paths.SECTIONS.glob("*.ipynb"))
@@ -21,23 +21,40 @@ def code(file):
     return [cell for cell in cells(file) if cell["cell_type"] == "code"]
 
 
+def lines(file):
+    return [line for cell in code(file) for line in "".join(cell["source"]).splitlines()]
+
+
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
 def test_a_source_has_no_outputs_and_few_lines(file):
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code(file))
-    assert sum(len("".join(cell["source"]).splitlines()) for cell in code(file)) <= 120
-    assert not re.search(
-        r"^\s*(def |class |!pip)", "\n".join("".join(cell["source"]) for cell in code(file)), re.MULTILINE
-    )
+    assert len(lines(file)) <= 120
+    assert not [line for line in lines(file) if len(line) > 100]
+    assert not re.search(r"^\s*(async |def |class |!pip)", "\n".join(lines(file)), re.M)
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
-def test_every_parameter_has_a_comment(file):
+def test_what_prose_takes_is_glued_by_one_call(file):
+    assert not [line for line in lines(file) if "myst_nb" in line or re.search(r"(?<!prose\.)\bglue\(", line)]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
+def test_every_parameter_has_a_comment_where_it_ends(file):
     [header] = [cell for cell in code(file) if "parameters" in cell["metadata"].get("tags", [])]
-    assert all(re.fullmatch(r"\w+ = .+  # .+", line) for line in "".join(header["source"]).splitlines())
+    source = "".join(header["source"])
+    ends = [source.splitlines()[statement.end_lineno - 1] for statement in ast.parse(source).body]
+    assert ends and all(re.fullmatch(r".+  # .+", line) for line in ends)
 
 
-def test_the_header_of_section_3_is_the_plans():
-    assert set(sections.header(sections.get(3))) == {field.name for field in fields(speculation.Speculation)}
+@pytest.mark.parametrize("number", sections.HEADERS, ids=str)
+def test_the_header_is_the_plans(number):
+    values = sections.header(sections.get(number))
+    assert set(values) == {field.name for field in fields(sections.HEADERS[number])}
+    sections.check(sections.HEADERS[number], values)
+
+
+def test_every_section_has_its_parameters_checked():
+    assert set(sections.HEADERS) == set(sections.SECTIONS)
 
 
 @pytest.mark.parametrize("file", CHAPTERS, ids=lambda file: file.stem)

@@ -7,7 +7,7 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
-from serving_study import ceilings, cli, draft_cost, latency, paths, plots, shapes, theory
+from serving_study import ceilings, cli, draft_cost, latency, paths, plots, shapes, tables, theory
 from serving_study.errors import HostError, ParameterError
 from serving_study.latency import Machine, Speculation, Work
 
@@ -132,6 +132,32 @@ def test_the_errors_only_get_smaller(errors, section, host, metric, cells, media
 def test_what_is_left_out_says_why(errors):
     left = errors[errors["excluded"].notna()]
     assert set(map(tuple, left[["host", "arm"]].to_numpy())) == set(theory.EXCLUDED)
+
+
+def test_cells_that_a_constant_was_chosen_on_are_counted_and_ringed(errors):
+    """Section 5's cells of two GPUs settled the link's constants: nine of fifteen; four GPUs were in nobody's sight."""
+    seen = errors[errors["took_part"].notna()]
+    assert set(map(tuple, seen[["host", "arm"]].to_numpy())) == {
+        ("a10gx4", arm) for arm in ("7b-tp2", "14b-tp2", "14b-pp2")
+    }
+    table = theory.summary(errors).set_index(["section", "metric", "host"])
+    row = table.loc[(5, "median TPOT (ms)", "a10gx4")]
+    others = errors[(errors["section"] == 5) & errors["arm"].isin(["7b-tp4", "14b-tp4"])]
+    others = others[others["metric"] == "median TPOT (ms)"]
+    assert (row["took_part"], row["cells"]) == (9, 15) and len(others) == 6
+    assert row["median_others"] == pytest.approx(others["error"].abs().median())
+    assert "of them in sight of a constant" in tables.prediction_errors(theory.summary(errors)).to_html()
+    figure = plots.predictions(errors)
+    assert "a constant was chosen on it" in {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    plots.plt.close(figure)
+
+
+def test_a_drafts_waits_are_no_small_part_of_an_l4s_round(errors):
+    shares = theory.wait_shares("l4x1")
+    assert [shares[f"draft-k{k}"] for k in (1, 3, 5)] == pytest.approx([0.08, 0.156, 0.208], abs=0.005)
+    glued = draft_cost.figures()
+    assert [glued[f"l4_wait_k{k}"] for k in (1, 3, 5)] == [shares[f"draft-k{k}"] for k in (1, 3, 5)]
+    assert glued["h200_wait"] > 0.5 and 0.96 < glued["h200_ngram_proposing"] < 0.97 and glued["l4_ngram_tpot"] == 1
 
 
 def test_the_constants_on_disk_are_those_of_the_fit():

@@ -159,9 +159,22 @@ def plan(wanted: KvCache, host: Host, *, dry: bool = False, say: Callable[[str],
         plans.resolved(wanted, host),
         wanted.seed,
         wanted.port,
-        (*notes, *plans.notes(environment)),
+        (*notes, *plans.notes(environment), *_page_cache(wanted, host, made)),
         only,
     )
+
+
+def _page_cache(wanted: KvCache, host: Host, made: list[Arm]) -> list[str]:
+    """A note for arms that write files: what fits in the host's free memory is read back from the page cache."""
+    names = [arm.name for arm in made if arm.scratch and not arm.unsupported]
+    if not names:
+        return []
+    fits = wanted.tier_gib < host.free_memory_gib
+    return [
+        f"{', '.join(names)}: files are read back from the page cache {'as' if fits else 'as far as'} they fit in the "
+        f"{host.free_memory_gib:.0f} GiB of free memory (tier_gib = {wanted.tier_gib:g}): "
+        + ("no disk's speed is measured" if fits else "a disk's speed is measured in part")
+    ]
 
 
 def check_values(wanted: KvCache) -> None:
