@@ -2,18 +2,19 @@
 
 `own` is the set under `data/prompts/`; `sharegpt` is ShareGPT from the hub, pinned by revision and digest, cut once to
 its first usable conversations so that the load generator does not read 640 MB for every cell; anything else is a path
-to a file in ShareGPT's format."""
+to a file in ShareGPT's format, as a JSON list or as JSON Lines (`conversations` reads and checks it). The book's own
+take ShareGPT's place only where the hub is out of reach and `auto` was asked for; any other failure is an error."""
 
+import contextlib
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from . import paths
+from . import conversations, hub, paths
 from .environments import Environment
 from .errors import DatasetError
 
@@ -27,12 +28,13 @@ SHAREGPT_KEPT = 20_000
 
 @dataclass(frozen=True)
 class Dataset:
-    """A file in ShareGPT's format, and the digest of its bytes."""
+    """A file in ShareGPT's format, and the digest of its bytes; `in_place_because` is why it stands in for another."""
 
     name: str
     path: Path
     sha256: str
     conversations: int
+    in_place_because: str | None = None
 
     length_option: ClassVar[str] = "--sharegpt-output-len"
     label: ClassVar[str] = ""
@@ -70,27 +72,16 @@ def resolve(name: str, *, environment: Environment | None = None, say: Callable[
     if name == "own":
         return load(OWN, "own")
     if name in ("sharegpt", "auto"):
-        path = _sharegpt(environment, say)
-        if path:
-            return load(path, "sharegpt")
-        if name == "auto":
-            say("no hub within reach: the book's own prompts take ShareGPT's place")
-            return load(OWN, "own")
-        raise DatasetError(
-            "ShareGPT could not be fetched",
-            value=SHAREGPT_REPOSITORY,
-            allowed="own, auto, or a file in ShareGPT's format",
-            next="check the network, or set dataset = 'own'",
-        )
+        return _sharegpt(environment, name == "auto", say)
     return load(Path(name).expanduser(), Path(name).name)
 
 
 def load(path: Path, name: str) -> Dataset:
-    """Read and check a file in ShareGPT's format."""
+    """Read and check a file in ShareGPT's format. One of JSON Lines is written once more as the list that the load
+    generator reads; the digest stays that of the file given.
+    """
     try:
         content = path.read_bytes()
-        rows = json.loads(content)
-        usable = sum(len(row["conversations"]) >= 2 for row in rows)
     except OSError as error:
         raise DatasetError(
             "no such dataset",
@@ -98,15 +89,15 @@ def load(path: Path, name: str) -> Dataset:
             allowed="own, sharegpt, auto, or a file in ShareGPT's format",
             next=f"ls {path.parent}",
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
-        raise DatasetError(
-            "not in ShareGPT's format",
-            value=f"{path} ({type(error).__name__}: {error})",
-            allowed='a JSON list of {"id": …, "conversations": [{"from": "human", "value": …}, …]}',
-        ) from None
-    if not usable:
+    rows, as_list = conversations.read(content, path)
+    if not conversations.usable(rows, path):
         raise DatasetError("no conversation with two turns", value=path, allowed="at least one")
-    return Dataset(name, path, hashlib.sha256(content).hexdigest(), len(rows))
+    digest = hashlib.sha256(content).hexdigest()
+    if not as_list:
+        path = paths.CACHE / "datasets" / f"{path.stem}-{digest[:12]}.json"
+        if not path.is_file():
+            _written(path, rows)
+    return Dataset(name, path, digest, len(rows))
 
 
 def check_digest(path: Path, expected: str) -> None:
@@ -125,29 +116,55 @@ def check_digest(path: Path, expected: str) -> None:
 def cut(source: Path, out: Path, keep: int = SHAREGPT_KEPT) -> Path:
     """The first `keep` conversations that have two turns, in file order."""
     rows = [row for row in json.loads(source.read_bytes()) if len(row["conversations"]) >= 2][:keep]
+    return _written(out, rows)
+
+
+def _written(out: Path, rows: list) -> Path:
+    """`out` with these rows, whole or not at all. Raises DatasetError when the disk does not take it."""
     temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(rows))
-    temporary.rename(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(rows))
+        temporary.rename(out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise DatasetError(
+            "prompts could not be kept",
+            value=f"{out}: {error.strerror}",
+            allowed="a writable folder with free space",
+            next=f"df -h {paths.CACHE}",
+        ) from None
     return out
 
 
-def _sharegpt(environment: Environment | None, say) -> Path | None:
+def _sharegpt(environment: Environment | None, auto: bool, say: Callable[[str], None]) -> Dataset:
+    """ShareGPT as it lies in the cache, or fetched; with `auto` and the hub out of reach, the book's own prompts."""
     out = paths.CACHE / "datasets" / f"sharegpt-{SHAREGPT_REVISION[:12]}-first-{SHAREGPT_KEPT}.json"
     if out.is_file():
-        return out
-    if environment is None or os.environ.get("HF_HUB_OFFLINE") == "1":
-        return None
-    code = (
-        f"from huggingface_hub import hf_hub_download; print(hf_hub_download({SHAREGPT_REPOSITORY!r}, "
-        f"{SHAREGPT_FILE!r}, repo_type='dataset', revision={SHAREGPT_REVISION!r}))"
+        return load(out, "sharegpt")
+    if environment is None:
+        fetched = hub.Fetched(None, "nothing is fetched for a plan", out_of_reach=True)
+    else:
+        fetched = hub.fetch(
+            environment,
+            SHAREGPT_REPOSITORY,
+            kind="dataset",
+            revision=SHAREGPT_REVISION,
+            file=SHAREGPT_FILE,
+            deadline_s=hub.FILE_S,
+            say=say,
+        )
+    if fetched.path:
+        say("ShareGPT fetched; checking its digest and cutting it (once)")
+        check_digest(fetched.path, SHAREGPT_SHA256)
+        return load(cut(fetched.path, out), "sharegpt")
+    if auto and fetched.out_of_reach:
+        say(f"no hub within reach ({fetched.reason}): the book's own prompts take ShareGPT's place")
+        return replace(load(OWN, "own"), in_place_because=fetched.reason)
+    raise DatasetError(
+        "ShareGPT could not be fetched",
+        value=f"{SHAREGPT_REPOSITORY} ({fetched.reason})",
+        allowed="own, auto where the hub is out of reach, or a file in ShareGPT's format",
+        next="mend that, then the same command again; or set dataset = 'own'",
     )
-    run = subprocess.run(
-        [environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"}
-    )
-    if run.returncode != 0:
-        return None
-    say("ShareGPT fetched; checking its digest and cutting it (once)")
-    source = Path(run.stdout.strip().splitlines()[-1])
-    check_digest(source, SHAREGPT_SHA256)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return cut(source, out)

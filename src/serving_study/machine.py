@@ -27,6 +27,7 @@ import psutil
 
 from . import certificates, hosts, probes, servers
 from .arms import Arm
+from .engine_side import fetch
 from .environments import Environment
 from .errors import HostError, StudyError
 from .findings import FAIL, OK, WARN, Finding, of_error
@@ -155,34 +156,38 @@ def hub(plan: Plan | None) -> Finding:
         return Finding("hub", "not needed: every model is here")
     if os.environ.get("HF_HUB_OFFLINE") == "1":
         return Finding("hub", "not asked (HF_HUB_OFFLINE=1)")
-    answer: list[str] = []
+    answer: list[tuple[str, bool]] = []
     asking = threading.Thread(
         target=_head, args=(endpoint, answer), daemon=True
     )  # a name look-up knows no deadline of its own
     asking.start()
     asking.join(HUB_S + 0.5)
-    said = answer[0] if answer else f"no answer within {HUB_S:g} s"
+    said, replaced = answer[0] if answer else (f"no answer within {HUB_S:g} s", True)
     if said == OK:
         return Finding("hub", f"{endpoint} answers")
+    real = plan is not None and plan.parameters.get("weights") == "real"
     return Finding(
         "hub",
         f"{endpoint}: {said}",
-        "an answer; without, random weights are used",
+        f"an answer; without, {'random weights are used' if replaced and not real else 'the run ends'}",
         WARN,
         "check the network and HF_ENDPOINT, or set HF_HUB_OFFLINE=1",
     )
 
 
-def _head(endpoint: str, answer: list[str]) -> None:
+def _head(endpoint: str, answer: list[tuple[str, bool]]) -> None:
+    """Adds what the hub says, and whether that is a hub out of reach, whose models' place random weights may take."""
     try:
         with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_S):
-            answer.append(OK)
+            answer.append((OK, False))
     except urllib.error.HTTPError as error:
-        answer.append(f"HTTP {error.code}")
+        answer.append((f"HTTP {error.code}", False))
         error.close()
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        answer.append(f"no answer within {HUB_S:g} s" if isinstance(reason, TimeoutError) else str(reason))
+        said = f"no answer within {HUB_S:g} s" if isinstance(reason, TimeoutError) else str(reason)
+        unreached = isinstance(reason, OSError) and fetch.unreached(reason) is not None
+        answer.append((said, unreached and fetch.proxy(endpoint) is None))
 
 
 def links(host: Host, environment: Environment | None, arms: list[Arm] | None) -> Finding:

@@ -3,8 +3,9 @@
 Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated
 draft), `smollm2-135m-instruct-N-heads` (the same model with heads that add nothing), the name of a folder under
 `data/models/` (`smollm2-135m-instruct-draft`, a draft that the book trained), a local folder with a `config.json`, or a
-Hugging Face hub id. A hub id that cannot be reached falls back to random weights of the true shape when the shape ships
-with the book (`data/models/shapes/`); such a model says `weights: random` everywhere.
+Hugging Face hub id. Where the hub is out of reach and `weights` is `auto`, random weights of the true shape take the
+model's place when the shape ships with the book (`data/models/shapes/`); such a model says `weights: random`
+everywhere, and why. Any other failure is an error with its reason.
 
     >>> from serving_study import models
     >>> models.resolve("smollm2-135m-instruct").vocab_size         # doctest: +SKIP
@@ -16,13 +17,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from . import embedded, paths
+from . import embedded, hub, paths
 from .environments import Environment
 from .errors import ModelError
 
@@ -34,6 +34,7 @@ REVISIONS = {
     "Qwen/Qwen2.5-0.5B-Instruct": "7ae557604adf67be50417f59c2c2f167def9a775",
 }
 TRUNCATED = re.compile(rf"({re.escape(embedded.NAME)})-first-(\d+)-layers")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")  # of a hub model
 MORE_HEADS = re.compile(rf"({re.escape(embedded.NAME)})-(\d+)-heads")
 
 
@@ -41,6 +42,8 @@ MORE_HEADS = re.compile(rf"({re.escape(embedded.NAME)})-(\d+)-heads")
 class Model:
     """A model ready to be served: `source` is what the engine is given, `folder` a local folder with at least
     config.json.
+
+    `random_because` is why weights are random where real ones would have been taken.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Model:
     folder: Path
     weights: str = "real"
     revision: str | None = None
+    random_because: str | None = None
 
     @cached_property
     def config(self) -> dict:
@@ -79,13 +83,14 @@ def resolve(
     name: str,
     *,
     environment: Environment | None = None,
-    random_weights: bool = False,
+    weights: str = "auto",
     say: Callable[[str], None] = print,
 ) -> Model:
-    """Find `name`, fetching or making it where needed.
+    """Find `name`, fetching or making it where needed. `weights` as a header has it: random as asked for, real or an
+    error, or `auto`: random where the hub is out of reach.
 
-    Raises ModelError for a folder without config.json, and for a hub id that is neither reachable nor of a shape that
-    ships."""
+    Raises ModelError for a folder without config.json, for a hub id that cannot be fetched (with the reason), and for
+    one out of reach whose shape does not ship."""
     if match := TRUNCATED.fullmatch(name):
         folder = embedded.first_layers(embedded.folder(say), int(match[2]))
         return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
@@ -115,22 +120,60 @@ def resolve(
             allowed=f"{embedded.NAME}, {embedded.NAME}-first-N-layers, a folder, or a hub id OWNER/NAME",
             next="make plan SECTION=3",
         )
+    if weights == "random" or environment is None:
+        return with_random_weights(name, say)
+    return _of_hub(name, environment, weights, say)
+
+
+def _of_hub(name: str, environment: Environment, weights: str, say: Callable[[str], None]) -> Model:
+    """The hub's model, or with `weights` auto and the hub out of reach its shape with random weights."""
     revision = REVISIONS.get(name)
-    if not random_weights and environment is not None:
-        folder = from_hub(name, revision, environment)
-        if folder:
-            return Model(name, str(folder), folder, revision=revision or folder.name)
-    return with_random_weights(name, say)
+    fetched = hub.fetch(environment, name, revision=revision, patterns=FILES, say=say)
+    missing = _missing_weights(fetched.path) if fetched.path else None
+    if fetched.path and not missing:
+        return Model(name, str(fetched.path), fetched.path, revision=revision or fetched.path.name)
+    reason = missing or fetched.reason
+    if fetched.refused:
+        raise ModelError(
+            "the hub does not give this model",
+            value=f"{name} ({reason})",
+            allowed="a public model, or one that your token may read",
+            next="hf auth login, then the same command again",
+        )
+    if weights == "auto" and fetched.out_of_reach:
+        say(f"{name} is out of reach ({reason}): random weights of its shape take its place")
+        return with_random_weights(name, say, because=reason)
+    raise ModelError(
+        "this model cannot be fetched",
+        value=f"{name} ({reason})",
+        allowed="a model that the hub gives within the time limit, a local folder, or weights = 'random'",
+        next="mend that, then the same command again; HF_HUB_OFFLINE=1 with weights = 'auto' asks no hub",
+    )
 
 
-def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
-    """A folder with the true shape of `name` and the embedded model's tokenizer, for `--load-format dummy`."""
+def _missing_weights(folder: Path) -> str | None:
+    """What a snapshot lacks to be served with its real weights, in words; None where it is whole."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return f"{index.name} of its snapshot cannot be read"
+    absent = [file for file in ("config.json", *sorted(named)) if not (folder / file).is_file()]
+    if absent:
+        return f"its snapshot has no {absent[0]}" + (f" and {len(absent) - 1} files more" if absent[1:] else "")
+    return None if any(folder.glob("*.safetensors")) else "its snapshot has no safetensors weights"
+
+
+def with_random_weights(name: str, say: Callable[[str], None] = print, *, because: str | None = None) -> Model:
+    """A folder with the true shape of `name` and the embedded model's tokenizer, for `--load-format dummy`; `because`
+    is said where the shape does not ship.
+    """
     shape = SHAPES / name.split("/")[-1].lower()
     if not shape.is_dir():
         known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir() if folder.is_dir()))
         raise ModelError(
             "this model cannot be fetched, and its shape does not ship with the book",
-            value=name,
+            value=f"{name} ({because})" if because else name,
             allowed=f"shapes: {known}",
             next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT), or give a local folder",
         )
@@ -140,7 +183,7 @@ def with_random_weights(name: str, say: Callable[[str], None] = print) -> Model:
     missing = [file for file in ("tokenizer.json", "tokenizer_config.json") if not (out / file).is_file()]
     for file in missing:
         shutil.copy(embedded.folder(say) / file, out / file)
-    return Model(name, str(out), out, weights="random")
+    return Model(name, str(out), out, weights="random", random_because=because)
 
 
 def planned(name: str) -> Model | None:
@@ -153,33 +196,6 @@ def planned(name: str) -> Model | None:
     if (path / "config.json").is_file():
         return resolve(name)
     return Model(name, name, shape) if shape.is_dir() else None
-
-
-def from_hub(name: str, revision: str | None, environment: Environment) -> Path | None:
-    """The snapshot folder of a hub model, downloaded by the engine environment's huggingface_hub; None when out of
-    reach.
-    """
-    if os.environ.get("HF_HUB_OFFLINE") == "1":
-        offline = ", local_files_only=True"
-    else:
-        offline = ""
-    code = (
-        f"from huggingface_hub import snapshot_download; print(snapshot_download({name!r}, "
-        f"revision={revision!r}, allow_patterns=['*.json', '*.safetensors', '*.txt', '*.jinja']{offline}))"
-    )
-    run = subprocess.run(
-        [environment.python, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HUB_ETAG_TIMEOUT": "5"}
-    )
-    if run.returncode == 0:
-        return Path(run.stdout.strip().splitlines()[-1])
-    if re.search(r"RepositoryNotFound|GatedRepo|401|RevisionNotFound", run.stderr):
-        raise ModelError(
-            "the hub does not give this model",
-            value=name,
-            allowed="a public model, or one that your token may read",
-            next="hf auth login, then the same command again",
-        )
-    return None
 
 
 def short(model: str) -> str:

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from serving_study import datasets
+from serving_study import datasets, hub
 from serving_study.environments import Environment
 from serving_study.errors import DatasetError
 
@@ -86,51 +85,62 @@ def test_cut_keeps_the_first_usable_ones_in_order(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "cut.json"]
 
 
-def hub(monkeypatch, code, out=""):
+def answered(monkeypatch, **found):
+    """The hub's answer; returns what it is asked."""
     calls = []
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(
-        subprocess,
-        "run",
-        lambda command, **_: (
-            calls.append(command) or subprocess.CompletedProcess(command, code, stdout=out, stderr="ConnectionError")
-        ),
-    )
+
+    def fetch(environment, repository, **about):
+        calls.append({"repository": repository} | about)
+        return hub.Fetched(**({"path": None} | found))
+
+    monkeypatch.setattr(hub, "fetch", fetch)
     return calls
 
 
-def test_auto_falls_back_to_own_and_says_so(cache, monkeypatch):
-    hub(monkeypatch, 1)
+def test_auto_falls_back_to_own_where_the_hub_is_out_of_reach_and_says_why(cache, monkeypatch):
+    answered(monkeypatch, reason="connection refused", out_of_reach=True)
     said = []
-    assert datasets.resolve("auto", environment=ENVIRONMENT, say=said.append).name == "own"
-    assert len(said) == 1 and "no hub within reach" in said[0]
+    found = datasets.resolve("auto", environment=ENVIRONMENT, say=said.append)
+    assert (found.name, found.in_place_because) == ("own", "connection refused")
+    assert found.identity() == datasets.resolve("own").identity()
+    assert said == ["no hub within reach (connection refused): the book's own prompts take ShareGPT's place"]
 
 
-def test_sharegpt_out_of_reach_is_an_error(cache, monkeypatch):
-    hub(monkeypatch, 1)
-    with pytest.raises(DatasetError, match="ShareGPT could not be fetched") as caught:
-        datasets.resolve("sharegpt", environment=ENVIRONMENT)
+@pytest.mark.parametrize("name, out_of_reach", [("sharegpt", True), ("sharegpt", False), ("auto", False)])
+def test_sharegpt_that_cannot_be_fetched_is_an_error_with_its_reason(cache, monkeypatch, name, out_of_reach):
+    answered(monkeypatch, reason="OSError: [Errno 28] No space left on device", out_of_reach=out_of_reach)
+    with pytest.raises(DatasetError, match="ShareGPT could not be fetched: .*No space left on device") as caught:
+        datasets.resolve(name, environment=ENVIRONMENT)
     assert "dataset = 'own'" in caught.value.next
 
 
-def test_offline_asks_no_hub(cache, monkeypatch):
-    calls = hub(monkeypatch, 0)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert datasets.resolve("auto", environment=ENVIRONMENT, say=lambda _: None).name == "own" and calls == []
+def test_a_plan_fetches_nothing(cache, monkeypatch):
+    calls = answered(monkeypatch)
+    found = datasets.resolve("auto", say=lambda _: None)
+    assert (found.name, found.in_place_because) == ("own", "nothing is fetched for a plan") and calls == []
 
 
 def test_sharegpt_is_fetched_checked_and_cut_once(cache, tmp_path, monkeypatch):
     source = written(tmp_path / "all.json", [conversation(n) for n in range(5)])
-    calls = hub(monkeypatch, 0, out=f"{source}\n")
+    calls = answered(monkeypatch, path=source)
     monkeypatch.setattr(datasets, "SHAREGPT_SHA256", hashlib.sha256(source.read_bytes()).hexdigest())
     found = datasets.resolve("auto", environment=ENVIRONMENT, say=lambda _: None)
     assert (found.name, found.conversations) == ("sharegpt", 5) and found.path.parent == cache / "datasets"
-    assert datasets.SHAREGPT_REVISION in calls[0][2]
+    assert found.in_place_because is None and calls[0]["revision"] == datasets.SHAREGPT_REVISION
+    assert (calls[0]["file"], calls[0]["kind"]) == (datasets.SHAREGPT_FILE, "dataset")
+    assert calls[0]["deadline_s"] == 1800
     assert datasets.resolve("sharegpt") == found and len(calls) == 1
 
 
 def test_sharegpt_of_another_digest_is_refused_even_for_auto(cache, tmp_path, monkeypatch):
-    hub(monkeypatch, 0, out=str(written(tmp_path / "all.json", [conversation(1)])))
+    answered(monkeypatch, path=written(tmp_path / "all.json", [conversation(1)]))
     with pytest.raises(DatasetError, match="is not the pinned file"):
         datasets.resolve("auto", environment=ENVIRONMENT, say=lambda _: None)
     assert not (cache / "datasets").exists()
+
+
+def test_a_disk_that_does_not_take_the_cut_is_named(tmp_path):
+    source = written(tmp_path / "all.json", [conversation(1)])
+    with pytest.raises(DatasetError, match="prompts could not be kept: .*File exists") as caught:
+        datasets.cut(source, source / "cut.json")
+    assert caught.value.next.startswith("df -h")

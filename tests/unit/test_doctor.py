@@ -708,13 +708,26 @@ def test_the_hub_answers(web, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", web.url)
     assert machine.hub(None) == Finding("hub", f"{web.url} answers") and web.seen == ["HEAD /"]
     web.status = 503
-    assert machine.hub(None).outcome == WARN and "HTTP 503" in machine.hub(None).found
+    found = machine.hub(None)
+    assert found.outcome == WARN and "HTTP 503" in found.found and found.wanted == "an answer; without, the run ends"
 
 
 def test_a_hub_that_is_not_there_is_a_warning(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{servers.free_port()}")
     found = machine.hub(None)
-    assert found.outcome == WARN and "Connection refused" in found.found and "random weights" in found.wanted
+    assert found.outcome == WARN and "Connection refused" in found.found
+    assert found.wanted == "an answer; without, random weights are used"
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert machine.hub(None).wanted == "an answer; without, the run ends"  # the proxy's fault, not the hub's
+
+
+def test_a_run_that_wants_real_weights_ends_without_a_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{servers.free_port()}")
+    arms = [Arm("arm", model(tmp_path, "a/absent", 100), engine="fake")]
+    plan = replace(fake_study.plan(arms), parameters={"weights": "real"})
+    assert machine.hub(plan).wanted == "an answer; without, the run ends"
 
 
 def test_a_hub_that_never_answers_has_a_deadline(web, monkeypatch):
@@ -1117,7 +1130,7 @@ def test_weights_that_are_still_on_the_hub_are_not_fetched_for_a_look(tmp_path, 
         str(
             program(
                 tmp_path / "env",
-                f"case $* in *snapshot_download*) echo $* >> {tmp_path / 'asked'}; exit 1;; *) echo "
+                f"case $* in *fetch.py*) echo $HF_HUB_OFFLINE $* >> {tmp_path / 'asked'}; exit 1;; *) echo "
                 f"'{json.dumps({'python': '3.12', 'versions': {'vllm': '0.32.0'}, 'modified': []})}';; esac\n",
             )
         ),
@@ -1126,7 +1139,7 @@ def test_weights_that_are_still_on_the_hub_are_not_fetched_for_a_look(tmp_path, 
     assert (
         found["models"].outcome == WARN and "someone/unknown" in found["models"].found and "vocabularies" not in found
     )
-    assert "local_files_only=True" in (tmp_path / "asked").read_text() and "HF_HUB_OFFLINE" not in os.environ
+    assert (tmp_path / "asked").read_text().startswith("1 ") and "HF_HUB_OFFLINE" not in os.environ
 
 
 def planned(monkeypatch, tmp_path, **about):

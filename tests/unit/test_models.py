@@ -1,12 +1,11 @@
 """Which model a name means, whether its weights are real, and which pairs go together."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from serving_study import embedded, models
+from serving_study import embedded, hub, models
 from serving_study.environments import Environment
 from serving_study.errors import ModelError
 from serving_study.models import Model
@@ -25,14 +24,15 @@ def tokenizer(tmp_path, cache, monkeypatch):
     return folder
 
 
-def hub(monkeypatch, code, out="", err=""):
+def answered(monkeypatch, **found):
+    """The hub's answer; returns what it is asked."""
     calls = []
 
-    def run(command, **named):
-        calls.append((command, named))
-        return subprocess.CompletedProcess(command, code, stdout=out, stderr=err)
+    def fetch(environment, repository, **about):
+        calls.append({"environment": environment, "repository": repository} | about)
+        return hub.Fetched(**({"path": None} | found))
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(hub, "fetch", fetch)
     return calls
 
 
@@ -84,61 +84,98 @@ def test_the_embedded_model_and_its_cuts(tokenizer, monkeypatch):
 
 
 def test_a_hub_model_is_taken_at_its_pinned_revision(tmp_path, monkeypatch):
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     folder = local(tmp_path, "snapshot", 152064, b"x")
-    calls = hub(monkeypatch, 0, out=f"a warning\n{folder}\n")
+    calls = answered(monkeypatch, path=folder)
     found = models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
-    assert (found.weights, found.revision, found.vocab_size) == (
-        "real",
-        models.REVISIONS["Qwen/Qwen2.5-7B-Instruct"],
-        152064,
-    )
-    assert (
-        found.revision in calls[0][0][2]
-        and "local_files_only" not in calls[0][0][2]
-        and calls[0][0][0] == ENVIRONMENT.python
-    )
+    revision = models.REVISIONS["Qwen/Qwen2.5-7B-Instruct"]
+    assert (found.weights, found.revision, found.vocab_size) == ("real", revision, 152064)
+    assert (calls[0]["repository"], calls[0]["revision"]) == ("Qwen/Qwen2.5-7B-Instruct", revision)
+    assert calls[0]["environment"] == ENVIRONMENT and "*.safetensors" in calls[0]["patterns"]
     assert models.resolve("someone/else", environment=ENVIRONMENT).revision == "snapshot"
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    models.resolve("someone/else", environment=ENVIRONMENT)
-    assert "local_files_only=True" in calls[-1][0][2]
 
 
 def test_out_of_reach_falls_back_to_random_weights_of_the_true_shape(tokenizer, cache, monkeypatch):
-    hub(monkeypatch, 1, err="ConnectionError: network is unreachable")
-    found = models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
+    answered(monkeypatch, reason="name look-up failed", out_of_reach=True)
+    said = []
+    found = models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT, say=said.append)
     assert found.weights == "random" and found.revision is None and found.weights_gib is None
+    assert found.random_because == "name look-up failed" and "random_because" not in found.identity()
     assert found.vocab_size == 152064 and found.config["num_hidden_layers"] == 28
     assert found.folder == cache / "models" / "qwen2.5-7b-instruct-random"
     assert (found.folder / "tokenizer.json").read_text() == (tokenizer / "tokenizer.json").read_text()
+    assert said == [
+        "Qwen/Qwen2.5-7B-Instruct is out of reach (name look-up failed): random weights of its shape take its place"
+    ]
 
 
 def test_random_weights_as_asked_ask_no_hub(tokenizer, monkeypatch):
-    calls = hub(monkeypatch, 0)
-    assert (
-        models.resolve("Qwen/Qwen2.5-0.5B-Instruct", environment=ENVIRONMENT, random_weights=True).weights == "random"
-    )
-    assert calls == []
+    calls = answered(monkeypatch)
+    found = models.resolve("Qwen/Qwen2.5-0.5B-Instruct", environment=ENVIRONMENT, weights="random")
+    assert found.weights == "random" and found.random_because is None and calls == []
+
+
+def test_real_weights_as_asked_are_never_replaced(tokenizer, monkeypatch):
+    answered(monkeypatch, reason="connection refused", out_of_reach=True)
+    with pytest.raises(ModelError, match="cannot be fetched: Qwen/Qwen2.5-7B-Instruct .connection refused."):
+        models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT, weights="real")
+
+
+@pytest.mark.parametrize("weights", ["auto", "real"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "OSError: [Errno 28] No space left on device",
+        "ModuleNotFoundError: No module named 'huggingface_hub'",
+        "the proxy proxy.example of this environment does not answer: connection refused",
+        "not whole within 60 min; the same command again resumes",
+    ],
+)
+def test_any_other_failure_is_an_error_with_its_reason(tokenizer, cache, monkeypatch, reason, weights):
+    answered(monkeypatch, reason=reason)
+    with pytest.raises(ModelError, match="this model cannot be fetched") as caught:
+        models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT, weights=weights)
+    assert caught.value.value == f"Qwen/Qwen2.5-7B-Instruct ({reason})" and "weights = 'random'" in caught.value.allowed
+    assert not (cache / "models").exists()
 
 
 def test_out_of_reach_and_of_unknown_shape(tokenizer, monkeypatch):
-    hub(monkeypatch, 1, err="ConnectionError")
-    with pytest.raises(
-        ModelError, match="cannot be fetched, and its shape does not ship with the book: someone/else"
-    ) as caught:
+    answered(monkeypatch, reason="timed out", out_of_reach=True)
+    with pytest.raises(ModelError, match="its shape does not ship with the book: someone/else .timed out.") as caught:
         models.resolve("someone/else", environment=ENVIRONMENT)
     assert "qwen2.5-7b-instruct" in caught.value.allowed
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["huggingface_hub.errors.RepositoryNotFoundError: 401", "GatedRepoError: 403", "RevisionNotFoundError: 404"],
-)
-def test_what_the_hub_refuses_is_not_replaced_by_random_weights(tokenizer, monkeypatch, answer):
-    hub(monkeypatch, 1, err=answer)
-    with pytest.raises(ModelError, match="the hub does not give this model") as caught:
-        models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
+@pytest.mark.parametrize("weights", ["auto", "real"])
+def test_what_the_hub_refuses_is_not_replaced_by_random_weights(tokenizer, monkeypatch, weights):
+    answered(monkeypatch, reason="GatedRepoError: 403", refused=True)
+    with pytest.raises(ModelError, match="the hub does not give this model: .*403") as caught:
+        models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT, weights=weights)
     assert "hf auth login" in caught.value.next
+
+
+INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}})
+
+
+@pytest.mark.parametrize(
+    "files, missing",
+    [
+        ({"model.safetensors": "x"}, "no config.json"),
+        ({"config.json": "{}"}, "no safetensors weights"),
+        ({"config.json": "{}", "pytorch_model.bin": "x"}, "no safetensors weights"),
+        (
+            {"config.json": "{}", "model.safetensors.index.json": INDEX, "model-1.safetensors": "x"},
+            "no model-2.safetensors and 1 files more",
+        ),
+        ({"config.json": "{}", "model.safetensors.index.json": "[]"}, "index.json of its snapshot cannot be read"),
+    ],
+)
+def test_half_a_snapshot_is_no_model(tmp_path, tokenizer, monkeypatch, files, missing):
+    (tmp_path / "snapshot").mkdir()
+    for name, content in files.items():
+        (tmp_path / "snapshot" / name).write_text(content)
+    answered(monkeypatch, path=tmp_path / "snapshot")
+    with pytest.raises(ModelError, match=f"cannot be fetched: Qwen/Qwen2.5-7B-Instruct .*{missing}"):
+        models.resolve("Qwen/Qwen2.5-7B-Instruct", environment=ENVIRONMENT)
 
 
 def test_planning_makes_nothing(cache, monkeypatch):

@@ -3,7 +3,7 @@
 What they share stands here: defaults, checks, environment, the server's options, loads. Parameters of every section
 have the names that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from ..environments import Environment
 from ..errors import ParameterError
 from ..hosts import Host
 from ..loads import Load
+from ..models import Model
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,24 @@ def notes(environment: Environment) -> list[str]:
         if environment.modified
         else []
     )
+
+
+def random_notes(found: Iterable[Model], lost: str) -> list[str]:
+    """What a plan says of random weights: which models have them, whether as asked, and why not the real ones."""
+    random = [model for model in found if model.weights == "random"]
+    because = {model.name: model.random_because for model in random if model.random_because}
+    if not random:
+        return []
+    why = "; ".join(f"{name} could not be fetched: {reason}" for name, reason in because.items())
+    return [
+        f"random weights: speed and memory are measured, {lost} ({why or ', '.join(model.name for model in random)})"
+    ]
+
+
+def data_notes(loads: Iterable[Load]) -> list[str]:
+    """What a plan says of prompts that took the place of others."""
+    reasons = {getattr(load.dataset, "in_place_because", None) for load in loads} - {None}
+    return [f"the book's own prompts in ShareGPT's place, which could not be fetched: {why}" for why in sorted(reasons)]
 
 
 def options(wanted, host: Host) -> dict:

@@ -251,7 +251,7 @@ def _model(wanted: KvCache, environment: Environment | None, say) -> tuple[Model
         return models.planned(wanted.model) or models.resolve(wanted.model, say=say), [
             "the engine's environment is not installed yet: nothing counts as measured"
         ]
-    model = models.resolve(wanted.model, environment=environment, random_weights=wanted.weights == "random", say=say)
+    model = models.resolve(wanted.model, environment=environment, weights=wanted.weights, say=say)
     if model.weights == "random" and wanted.weights == "real":
         raise ParameterError(
             "real weights were asked for and are not within reach",
@@ -259,7 +259,7 @@ def _model(wanted: KvCache, environment: Environment | None, say) -> tuple[Model
             allowed="weights = 'auto' or 'random', or a model that can be fetched",
             next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
         )
-    return model, ["random weights: speed and memory are measured, text is not"] if model.weights == "random" else []
+    return model, plans.random_notes([model], "text is not")
 
 
 def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[Load]]:

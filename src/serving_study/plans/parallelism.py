@@ -101,17 +101,18 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
     made = [_arm(about, found[about["model"]], wanted, host, environment, ranks) for about in wanted.arms]
     first = next((arm for arm in made if not arm.unsupported), None) if wanted.control else None
     made += [arms.again(first)] if first else []
+    loads = plans.loads(wanted, host, environment, dry, say)
     return Plan(
         SECTION,
         host,
         environment,
         tuple(made),
-        plans.loads(wanted, host, environment, dry, say),
+        loads,
         wanted.repeats,
         plans.resolved(wanted, host),
         wanted.seed,
         wanted.port,
-        tuple(notes + plans.notes(environment)),
+        (*notes, *plans.notes(environment), *plans.data_notes(loads)),
     )
 
 
@@ -269,10 +270,7 @@ def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[
         return {name: models.planned(name) or models.resolve(name, say=say) for name in names}, [
             "the engine's environment is not installed yet: nothing counts as measured"
         ]
-    found = {
-        name: models.resolve(name, environment=environment, random_weights=wanted.weights == "random", say=say)
-        for name in names
-    }
+    found = {name: models.resolve(name, environment=environment, weights=wanted.weights, say=say) for name in names}
     random = [name for name, model in found.items() if model.weights == "random"]
     if random and wanted.weights == "real":
         raise ParameterError(
@@ -281,6 +279,4 @@ def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[
             allowed="weights = 'auto' or 'random', or models that can be fetched",
             next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
         )
-    return found, [
-        f"random weights: speed and memory are measured, text is not ({', '.join(random)})"
-    ] if random else []
+    return found, plans.random_notes(found.values(), "text is not")

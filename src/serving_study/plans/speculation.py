@@ -96,7 +96,7 @@ def plan(
         plans.resolved(wanted, host),
         wanted.seed,
         wanted.port,
-        tuple(notes),
+        (*notes, *plans.data_notes(loads)),
     )
 
 
@@ -161,28 +161,22 @@ def _models(wanted: Speculation, host, environment, dry: bool, say):
             models.planned(name) or models.resolve(name, say=say) for name in (wanted.model, wanted.draft_model)
         )
         return target, draft, None, ["the engine's environment is not installed yet: nothing counts as measured"]
-    make_random = wanted.weights == "random"
-    target = models.resolve(wanted.model, environment=environment, random_weights=make_random, say=say)
-    draft = models.resolve(
-        wanted.draft_model, environment=environment, random_weights=make_random or target.weights == "random", say=say
-    )
+    target = models.resolve(wanted.model, environment=environment, weights=wanted.weights, say=say)
+    weights = "random" if target.weights == "random" else wanted.weights
+    draft = models.resolve(wanted.draft_model, environment=environment, weights=weights, say=say)
     if draft.weights == "random" and target.weights != "random":
-        target = models.resolve(wanted.model, environment=environment, random_weights=True, say=say)
-    if target.weights != "random":
-        return target, draft, None, []
-    if wanted.weights == "real":
+        target = models.resolve(wanted.model, environment=environment, weights="random", say=say)
+    random = [model.name for model in (target, draft) if model.weights == "random"]
+    if random and wanted.weights == "real":
         raise ParameterError(
             "real weights were asked for and are not within reach",
-            value=f"{wanted.model}, {wanted.draft_model}",
+            value=", ".join(random),
             allowed="weights = 'auto' or 'random', or models that can be fetched",
             next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
         )
-    notes = [
-        f"random weights: speed and memory are measured, text and acceptance are not ({target.name} could "
-        "not be fetched)"
-        if wanted.weights == "auto"
-        else "random weights, as asked: speed and memory are measured, text and acceptance are not"
-    ]
+    notes = plans.random_notes([target, draft], "text and acceptance are not")
+    if target.weights != "random":
+        return target, draft, None, notes
     control = None
     if wanted.controls and draft.vocab_size != target.vocab_size:
         same = f"{draft.name}-{target.vocab_size}"

@@ -1,0 +1,75 @@
+"""The Hugging Face hub as a run asks it: a snapshot or a file, by the engine's own huggingface_hub, with a deadline.
+
+What can mislead: a hub that is out of reach (no name, no connection, no answer, offline as asked for) is told from
+every other failure, since random weights may take a model's place in the first case alone. What lies in the hub's cache
+is used without an answer too; `models` looks whether it is whole.
+
+    >>> from serving_study import hub
+    >>> hub.fetch(environment, "Qwen/Qwen2.5-7B-Instruct", patterns=["*.json"]).path        # doctest: +SKIP
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .environments import ENGINE_SIDE, Environment
+
+SCRIPT = ENGINE_SIDE / "fetch.py"
+ANSWER_S = 10.0  # name, connection and first answer
+MODEL_S, FILE_S = 3600.0, 1800.0  # the whole fetch; the same command again resumes
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Where it lies, or the `reason` why not, in one line; `out_of_reach` and `refused` are kinds of it."""
+
+    path: Path | None
+    reason: str | None = None
+    out_of_reach: bool = False
+    refused: bool = False
+
+
+def fetch(
+    environment: Environment,
+    repository: str,
+    *,
+    kind: str = "model",
+    revision: str | None = None,
+    patterns: Sequence[str] = (),
+    file: str | None = None,
+    deadline_s: float = MODEL_S,
+    say: Callable[[str], None] = lambda line: None,
+) -> Fetched:
+    """Fetch what of a repository matches `patterns`, or one `file` of it; what is here already is not fetched again."""
+    wanted = {
+        "repository": repository,
+        "kind": kind,
+        "revision": revision,
+        "patterns": list(patterns),
+        "file": file,
+        "answer_s": ANSWER_S,
+    }
+    say(f"{repository}: asking the hub (an answer within {ANSWER_S:g} s, all of it within {deadline_s / 60:g} min)")
+    try:
+        run = subprocess.run(
+            [environment.python, SCRIPT, json.dumps(wanted)],
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            env={**os.environ, "HF_HUB_ETAG_TIMEOUT": f"{max(1, round(ANSWER_S))}"},
+        )
+    except subprocess.TimeoutExpired:
+        return Fetched(None, f"not whole within {deadline_s / 60:g} min; the same command again resumes")
+    except OSError as error:
+        return Fetched(None, f"{environment.python}: {error.strerror}")
+    try:
+        said = json.loads(run.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (run.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return Fetched(None, f"{environment.python} ended with exit code {run.returncode}: {last}"[:300])
+    if path := said.get("path"):
+        return Fetched(Path(path))
+    return Fetched(None, said["reason"], bool(said.get("out_of_reach")), bool(said.get("refused")))
