@@ -8,6 +8,7 @@ out of every comparison. Unknown is not passed, and says what was missing.
     'pass'
 """
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ REUSING = (
     "prefix",
     "offload",
 )  # techniques whose arms are about the cache: on the device alone, or with a tier below it
+TIERS = ("memory", "disk")  # in this order, which a stored cell does not keep
+PLACES = 5  # of a second in the records: what is summed from them is rounded as they are, or its last digits decide
 FITS = 0.9  # of the capacity: a working set up to it fits, one from its inverse on does not
 CHUNKS = (
     0.8  # of the expected hits that an arm with a tier must have: tiers keep larger pieces than the device's blocks
@@ -87,15 +90,15 @@ def why(certificate: dict) -> str:
 
 
 def latency_s(request: dict) -> float:
-    """End-to-end latency of one request, from its record."""
-    return request["ttft_s"] + sum(request["itls_s"])
+    """End-to-end latency of one request, from its record; exact, since Python's own sum differs between versions."""
+    return math.fsum((request["ttft_s"], *request["itls_s"]))
 
 
 def steady_window(requests: list[dict], concurrency: int) -> tuple[float, float] | None:
     """Seconds from and to between which as many requests were in flight as the load allows; None when that never
     happened.
     """
-    ends = [request["start_s"] + latency_s(request) for request in requests]
+    ends = [round(request["start_s"] + latency_s(request), PLACES) for request in requests]
     edges = sorted([(end, -1) for end in ends] + [(request["start_s"], 1) for request in requests])
     flying, full = 0, None
     for at, step in edges:
@@ -117,16 +120,17 @@ def within(requests: list[dict], window: tuple[float, float]) -> dict:
     Tokens are spread evenly over a request's pieces (a round of speculation sends several in one); the prompt counts
     where the first token comes."""
     low, high = window
+    inside = lambda at: low < round(at, PLACES) <= high  # noqa: E731
     lived = made = read = 0.0
     for request in requests:
         start, end = request["start_s"], request["start_s"] + latency_s(request)
         lived += max(0.0, min(high, end) - max(low, start))
         at, each = start + request["ttft_s"], (request["output_tokens"] - 1) / max(1, len(request["itls_s"]))
-        if low < at <= high:
+        if inside(at):
             made, read = made + request["output_tokens"] - each * len(request["itls_s"]), read + request["input_tokens"]
         for gap in request["itls_s"]:
             at += gap
-            made += each * (low < at <= high)
+            made += each * inside(at)
     return {"seconds": high - low, "lived_s": lived, "made": made, "read": read}
 
 
@@ -261,7 +265,7 @@ def _reuse(cell) -> Check:
     moved = cell.get("moved") or {}
     evidence += "".join(
         f"; {tier}: {_mib(found['in_bytes'])} in and {_mib(found['out_bytes'])} out"
-        for tier, found in moved.get("tiers", {}).items()
+        for tier, found in sorted(moved.get("tiers", {}).items(), key=lambda tier: TIERS.index(tier[0]))
     )
     if external and moved.get("out_bytes") == 0:
         return Check("mechanism", FAIL, f"{evidence}: hits were counted and nothing came back")
@@ -421,7 +425,7 @@ def _records(cell, requests) -> Check:
     tokens = sum(request["output_tokens"] for request in requests)
     if not duration or not tokens or not result.get("output_throughput"):
         return Check("records", FAIL, "no tokens or no time")
-    total = sum(latency_s(request) for request in requests)
+    total = math.fsum(map(latency_s, requests))
     occupancy, residence = total / duration, total / tokens
     error = abs(occupancy / residence / result["output_throughput"] - 1)
     latency_error = abs(1000 * total / len(requests) / result["mean_e2el_ms"] - 1) if result.get("mean_e2el_ms") else 0

@@ -372,7 +372,8 @@ def cell_row(cell: dict) -> dict:
     """A cell as one row of cells.csv; a figure that the cell does not have is missing."""
     row = {name: cell.get(name) for name in CELL_COLUMNS}
     withheld = certificates.withheld(cell.get("certificate"))
-    row |= {name: None if withheld and name.endswith(withheld) else cell["result"].get(name) for name in METRICS}
+    figures = figures_of(cell["result"])
+    row |= {name: None if withheld and name.endswith(withheld) else figures.get(name) for name in METRICS}
     row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
     row["temperature"] = cell["asked"]["temperature"]
     row |= {
@@ -380,6 +381,15 @@ def cell_row(cell: dict) -> dict:
         **{name: cell["labels"].get(name) for name in ("weights", "acceptance", "engine")},
     }
     return row
+
+
+def figures_of(result: dict) -> dict:
+    """A load's figures: answers of one token each have no time per output token, and of none no first one either, where
+    the client writes 0.
+    """
+    tokens, done = result.get("total_output_tokens"), result.get("completed") or 0
+    absent = () if tokens is None or tokens > done else ("tpot", "itl") if tokens else ("tpot", "itl", "ttft")
+    return {name: None if set(absent) & set(name.split("_")) else value for name, value in result.items()}
 
 
 def start_row(start: dict) -> dict:

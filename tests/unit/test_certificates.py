@@ -358,3 +358,31 @@ def test_the_steady_window():
     assert certificates.steady_window(rows, 2) == (0.5, pytest.approx(4.1))
     assert certificates.steady_window(rows, 4) is None
     assert certificates.steady_window(rows[:1], 4) == (0.0, 2.0)  # fewer requests than the load's concurrency
+
+
+def test_a_last_token_is_inside_the_window_that_ends_with_it_whatever_the_last_digits_of_a_sum():
+    # 0.1 + 0.2 is not 0.3 in binary: the request that ends the window has all of its tokens in it.
+    one = {"start_s": 0.0, "ttft_s": 0.1, "itls_s": [0.2] * 7, "input_tokens": 3, "output_tokens": 8}
+    for gaps in ([0.1, 0.2], [0.1] * 9, [0.07, 0.01, 0.29], [1.1, 2.2, 3.3]):
+        request = one | {"itls_s": gaps, "output_tokens": len(gaps) + 1}
+        window = certificates.steady_window([request], 1)
+        assert window == (0.0, round(0.1 + sum(gaps), 5))
+        assert certificates.within([request], window)["made"] == pytest.approx(len(gaps) + 1)
+    # An end and a start at the same instant: the slot was free before it was filled.
+    two = [one | {"itls_s": [0.1, 0.1]}, one | {"start_s": 0.3, "itls_s": [0.1]}]
+    assert certificates.steady_window(two, 2) is None
+
+
+def test_tiers_are_told_in_one_order_however_they_were_stored():
+    cell = {
+        "technique": "offload",
+        "asked": {"prompts": 1},
+        "counters": {vllm.PREFIX_HITS: 16, vllm.EXTERNAL_HITS: 0, vllm.PROMPT_TOKENS: 32},
+        "reuse": {"expected_tokens": 16, "block_tokens": 16, "capacity_tokens": 64, "prompt_tokens": 32},
+    }
+    tier = {"in_bytes": 2**20, "out_bytes": 0}
+    said = [
+        certificates._reuse(cell | {"moved": {"tiers": dict.fromkeys(names, tier)}}).evidence
+        for names in (("memory", "disk"), ("disk", "memory"))
+    ]
+    assert said[0] == said[1] and said[0].index("memory: 1.0 MiB in") < said[0].index("disk: 1.0 MiB in")

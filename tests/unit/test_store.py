@@ -4,6 +4,7 @@ import errno
 import fcntl
 import io
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -381,3 +382,33 @@ def test_every_published_run_lies_with_the_machine_that_made_it():
     readme = (store.paths.RESULTS_PUBLISHED / "README.md").read_text()
     for name in filter(store.hosts.is_cpu, folders):
         assert f"- `{name}`: {store.machine_of(name, store.paths.RESULTS_PUBLISHED)}\n" in readme, name
+
+
+def test_a_figure_that_answers_of_one_token_do_not_have_is_missing_and_not_zero():
+    zeros = dict.fromkeys(("mean_tpot_ms", "p99_tpot_ms", "median_itl_ms", "std_itl_ms"), 0.0)
+    result = {"completed": 4, "total_output_tokens": 4, "median_ttft_ms": 7.0, "median_e2el_ms": 7.0} | zeros
+    row = store.cell_row(cell(result=result))
+    assert row["mean_tpot_ms"] is row["p99_tpot_ms"] is row["median_itl_ms"] is None
+    assert row["median_ttft_ms"] == 7.0 and row["median_e2el_ms"] == 7.0
+    assert store.figures_of(result | {"total_output_tokens": 5})["mean_tpot_ms"] == 0.0
+    assert store.figures_of(result | {"total_output_tokens": 0, "median_ttft_ms": 0.0})["median_ttft_ms"] is None
+    assert store.figures_of(result)["std_itl_ms"] is None and store.figures_of({"mean_tpot_ms": 3.0}) == {
+        "mean_tpot_ms": 3.0
+    }
+
+
+def test_no_published_cell_has_a_latency_of_zero():
+    for file in sorted(store.paths.RESULTS_PUBLISHED.glob("*/section-*/*/cells.csv")):
+        frame = pandas.read_csv(file)
+        for name in (name for name in frame if name.endswith("_ms")):
+            assert not (frame[name] == 0).any(), (file, name)
+
+
+def test_judging_the_published_cells_again_changes_nothing(tmp_path):
+    shutil.copytree(store.paths.RESULTS_PUBLISHED, tmp_path / "results")
+    texts = {file: file.read_bytes() for file in (tmp_path / "results").rglob("*.*") if file.is_file()}
+    for folder in sorted((tmp_path / "results").glob("*/section-*")):
+        known = Store(folder.parent.name, folder.name.removeprefix("section-"), tmp_path / "results")
+        assert known.certify() == 0, folder
+    again = {file: file.read_bytes() for file in (tmp_path / "results").rglob("*.*") if file.is_file()}
+    assert [file for file in texts.keys() | again.keys() if texts.get(file) != again.get(file)] == []
