@@ -1,7 +1,7 @@
 """The command line: `serving-study run | doctor | predict | advise | price | compare | certify | book | sections`.
 
 serving-study run 3 --dry-run
-serving-study run 3 -p repeats 2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
+serving-study run 3 -p repeats=2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
 """
 
 import ast
@@ -69,14 +69,25 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again what is measured already")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured; start nothing")] = False,
     no_book: Annotated[bool, typer.Option("--no-book", help="publish the chapter, but do not build the book")] = False,
+    rest: Annotated[list[str], typer.Argument(hidden=True, metavar="")] = [],  # noqa: B006 - what `-p repeats 2` leaves over
 ) -> None:
     """Run a section's notebook on this machine, publish it, and build the book."""
     from . import book as books
     from . import sections, starts, store, sweeps
 
+    if rest:
+        raise ParameterError(
+            "-p wants a name and a value in one word" if parameter else "run takes one section",
+            value=" ".join([*(pair for pair in parameter if "=" not in pair), *rest]),
+            allowed="-p NAME=VALUE, each with a -p of its own",
+            next=f"serving-study run {section} --help",
+        )
     chosen = sections.get(sections.address(section))
     given = _given(parameter, yaml) | ({"fresh": True} if fresh else {})
     values = sections.parameters(chosen, given)
+    given = {
+        name: values[name] for name in given
+    }  # as they are planned, so that papermill puts the same into the notebook
     if dry_run:
         if not chosen.measures:
             print(f"section {chosen.number} is not planned cell by cell: its notebook takes {chosen.takes}")
@@ -493,7 +504,9 @@ def _given(pairs: list[str], text: str) -> dict[str, Any]:
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign:
-            raise ParameterError("-p wants a name and a value", value=pair, allowed="-p NAME=VALUE")
+            raise ParameterError(
+                "-p wants a name and a value in one word", value=pair, allowed="-p NAME=VALUE, such as -p repeats=2"
+            )
         try:
             given[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

@@ -3,7 +3,6 @@
 A notebook's `parameters` cell and `serving-study run SECTION --dry-run` both end in `plan`, so that what is printed
 beforehand is what runs."""
 
-import ast
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from . import cache_sizes, choosing, distillation, hosts, paths, rule_trials
+from . import cache_sizes, choosing, distillation, headers, hosts, paths, rule_trials
 from .errors import ParameterError
 from .plans import hybrid, kv_cache, parallelism, speculation
 from .sweeps import Plan
@@ -91,36 +90,31 @@ def get(number: int | str) -> Section:
 
 def header(section: Section) -> dict[str, Any]:
     """The values in the notebook's `parameters` cell, which holds literals alone."""
-    import papermill
-
-    values = {}
-    for name, about in papermill.inspect_notebook(str(section.notebook)).items():
-        try:
-            values[name] = ast.literal_eval(about["default"])
-        except (ValueError, SyntaxError):
-            raise ParameterError(
-                f"the parameters cell of {section.notebook.name} may hold literals only",
-                value=f"{name} = {about['default']}",
-                next=f"edit {section.notebook}",
-            ) from None
-    return values
+    kind = HEADERS.get(section.number)
+    return headers.read(section.notebook, [field.name for field in fields(kind)] if kind else [])
 
 
 def parameters(section: Section, given: dict[str, Any]) -> dict[str, Any]:
-    """The header's values with `given` in their place, checked: unknown names and wrong types raise ParameterError."""
+    """The header's values with `given` in their place, of the types that the plan declares: unknown names and values
+    that cannot be one raise ParameterError.
+
+    `true` and `false` are taken for truth values, as YAML writes them; a string of the header stays one.
+    """
     values = header(section)
     unknown = [name for name in given if name not in values]
     if unknown:
         raise ParameterError(
             "unknown parameter",
-            value=", ".join(unknown),
+            value=", ".join(map(str, unknown)),
             allowed=", ".join(values),
             next=f"make plan SECTION={section.number}",
         )
-    values |= given
-    if section.number in HEADERS:
-        check(HEADERS[section.number], values)
-    return values
+    if section.number not in HEADERS:
+        return values | given
+    kinds = typing.get_type_hints(HEADERS[section.number])
+    return fitted(
+        HEADERS[section.number], values | {name: _truth(value, kinds.get(name)) for name, value in given.items()}
+    )
 
 
 def of_header(number: int | str, namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,42 +123,75 @@ def of_header(number: int | str, namespace: Mapping[str, Any]) -> dict[str, Any]
     In a notebook: `sections.plan(3, **sections.of_header(3, globals()))`.
     """
     kind = HEADERS[number]
-    values = {field.name: namespace[field.name] for field in fields(kind) if field.name in namespace}
-    check(kind, values)
-    return values
+    return fitted(kind, {field.name: namespace[field.name] for field in fields(kind) if field.name in namespace})
 
 
-def check(kind: type, values: dict[str, Any]) -> None:
-    """Raises ParameterError for a value whose type is not the one that the field declares."""
-    wanted = typing.get_type_hints(kind)
+def fitted(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values as the types of `kind`'s fields: 3.0 is 3 where a whole number is declared, a tuple is a list.
+
+    Raises ParameterError for a name that `kind` does not have, and a value that cannot be of its type.
+    """
+    kinds, made = typing.get_type_hints(kind), {}
     for name, value in values.items():
-        if name not in wanted:
-            raise ParameterError("unknown parameter", value=name, allowed=", ".join(wanted))
-        if not _fits(value, wanted[name]):
+        if name not in kinds:
+            raise ParameterError("unknown parameter", value=name, allowed=", ".join(kinds))
+        try:
+            made[name] = _fitted(value, kinds[name])
+        except TypeError:
             raise ParameterError(
                 f"parameter {name} has the wrong type",
                 value=f"{value!r} ({type(value).__name__})",
-                allowed=str(wanted[name]).replace("<class '", "").replace("'>", ""),
-                next=f"-p {name} VALUE, or -y '{{{name}: …}}' for lists",
-            )
+                allowed=_words(kinds[name]),
+                next=f"-p {name}=VALUE, or -y '{{{name}: …}}' for lists",
+            ) from None
+    return made
 
 
-def _fits(value, kind) -> bool:
-    origin = typing.get_origin(kind)
+def check(kind: type, values: dict[str, Any]) -> None:
+    """Raises ParameterError for a value that cannot be of the type that the field declares."""
+    fitted(kind, values)
+
+
+def _fitted(value, kind):
+    """The value as a `kind`; TypeError where it cannot be one."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, option) for option in typing.get_args(kind))
+        for part in sorted(parts, key=lambda part: part is not type(value)):  # its own type first
+            try:
+                return _fitted(value, part)
+            except TypeError:
+                pass
+    elif origin is list and isinstance(value, list | tuple):
+        return [_fitted(item, parts[0]) for item in value]
+    elif origin is dict and isinstance(value, dict):
+        return {_fitted(key, parts[0]): _fitted(item, parts[1]) for key, item in value.items()}
+    elif kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        if kind is float or value == value // 1:
+            return value if kind is float else int(value)
+    elif origin is None and isinstance(value, kind) and kind not in (int, float):
+        return value
+    raise TypeError(value)
+
+
+def _truth(value, kind):
+    """A given `true` or `false` as a truth value, where one is declared and a string is not."""
+    kinds = typing.get_args(kind) or (kind,)
+    return {"true": True, "false": False}.get(value, value) if bool in kinds and isinstance(value, str) else value
+
+
+def _words(kind, several: bool = False) -> str:
+    """`a whole number or None`, `a list of whole numbers`: what a type allows."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_words(part, several) for part in parts)
     if origin is list:
-        return isinstance(value, list | tuple) and all(_fits(item, typing.get_args(kind)[0]) for item in value)
+        return f"{'lists' if several else 'a list'} of {_words(parts[0], True)}"
     if origin is dict:
-        return isinstance(value, dict) and all(
-            _fits(key, typing.get_args(kind)[0]) and _fits(item, typing.get_args(kind)[1])
-            for key, item in value.items()
-        )
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind if kind is not type(None) else type(None))
+        return f"{'mappings' if several else 'a mapping'} of {_words(parts[0], True)} to {_words(parts[1], True)}"
+    names = {int: "a whole number", float: "a number", str: "a string"}
+    if kind in names:
+        return f"{names[kind][2:]}s" if several else names[kind]
+    return {bool: "True or False", type(None): "None"}.get(kind, str(kind))
 
 
 def plan(number: int | str, *, dry: bool = False, say: Callable[[str], None] = print, **given) -> Plan:
@@ -175,6 +202,5 @@ def plan(number: int | str, *, dry: bool = False, say: Callable[[str], None] = p
     if number not in PLANS:
         raise ParameterError("this section measures nothing", value=number, allowed=", ".join(map(str, PLANS)))
     kind, made = PLANS[number]
-    check(kind, given)
-    wanted = kind(**given)
+    wanted = kind(**fitted(kind, given))
     return made(wanted, hosts.detect(wanted.host), dry=dry, say=say)

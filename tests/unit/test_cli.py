@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,12 @@ def test_the_sections_are_those_with_a_notebook():
     [
         (("run", "13"), "no notebook for section"),
         (("run", "three"), "no such section"),
-        (("run", "3", "-p", "repeats"), "wants a name and a value"),
+        (("run", "3", "-p", "repeats"), "-p wants a name and a value in one word: repeats"),
+        (("run", "3", "-p", "repeats", "2"), "-p wants a name and a value in one word: repeats 2"),
+        (("run", "3", "4"), "run takes one section: 4"),
+        (("run", "3", "-y", "{1: 2}"), "unknown parameter: 1"),
+        (("run", "3", "--dry-run", "-p", "repeats=3.5"), "a whole number or None"),
+        (("run", "3", "--dry-run", "-p", "prefix_caching=yes"), "True or False"),
         (("run", "3", "-y", "[1, 2]"), "not a mapping"),
         (("run", "3", "-y", "{a: [}"), "not YAML"),
         (("run", "3", "-p", "cheese=1"), "unknown parameter"),
@@ -47,6 +53,40 @@ def test_bad_input_is_one_clear_error(words, said, results):
     error = call(*words).exception
     assert said in str(error) and "\n  allowed: " in str(error)
     assert not results.exists()
+
+
+def test_every_example_of_the_help_is_taken(results, monkeypatch):
+    monkeypatch.setattr(sections.hosts, "detect", lambda profile="auto": sections.hosts.Host("cpu", "x", 2, 8.0, 7.0))
+    examples = re.findall(r"^serving-study (run .+)$", cli.__doc__, re.M)
+    examples += [
+        f"run 3 {option}"
+        for option in re.findall(r"-p \w+=[a-z0-9]+|-y '[^']+'", " ".join(call("run", "--help").output.split()))
+    ]
+    assert len(examples) >= 3
+    for example in examples:
+        outcome = call(*shlex.split(example.replace("│", "")), "--dry-run")
+        assert outcome.exit_code == 0, (example, outcome.exception)
+    assert "NAME VALUE" not in cli.__doc__ + call("run", "--help").output
+
+
+def test_a_given_value_runs_as_it_is_planned(results, monkeypatch):
+    plan, planned, ran = sections.plan, {}, {}
+    monkeypatch.setattr(sections.hosts, "detect", lambda profile="auto": sections.hosts.Host("cpu", "x", 2, 8.0, 7.0))
+    monkeypatch.setattr(cli, "_examine", lambda plan: None)
+
+    def dry(number, **values):
+        planned.update(values)
+        return plan(number, **values | {"dry": True})
+
+    def execute(section, given):
+        ran.update(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sections, "plan", dry)
+    monkeypatch.setattr(cli, "_execute", execute)
+    call("run", "3", "-p", "repeats=3.0", "-p", "prefix_caching=true", "-p", "ks=(1, 3)", "--no-book")
+    assert ran == {"repeats": 3, "prefix_caching": True, "ks": [1, 3]} == {name: planned[name] for name in ran}
+    assert type(ran["repeats"]) is int and ran["prefix_caching"] is True
 
 
 def test_a_dry_run_says_what_would_be_measured(results, monkeypatch):
@@ -96,7 +136,14 @@ def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
         and "USD a million output tokens" in known
     )
     given = json.loads(call("predict", "--host", "l4x1", "--price", "3.6", "--json").output)
-    assert given["price"] == {"instance": "l4x1", "usd_per_hour": 3.6, "source": "given", "region": None, "date": None}
+    assert given["price"] == {
+        "instance": "l4x1",
+        "usd_per_hour": 3.6,
+        "source": "given",
+        "region": None,
+        "date": None,
+        "parts": 1.0,
+    }
     assert all(row["usd_per_million"] == pytest.approx(1000 / row["output_throughput"]) for row in given["rows"])
     none = call("predict", "--host", "h200x1").output
     assert (

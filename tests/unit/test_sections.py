@@ -4,6 +4,8 @@ from dataclasses import fields
 
 import nbformat
 import pytest
+from papermill import iorw as papermill_iorw
+from papermill.parameterize import parameterize_notebook
 
 from serving_study import environments, hosts, paths, sections
 from serving_study.errors import ParameterError
@@ -66,12 +68,22 @@ def test_the_header_is_read_without_running_it(notebook):
         "repeats = other",
         "repeats = [n for n in (1, 2)]",
         "repeats = __import__('os').getpid()",
+        "a = repeats = 3",
+        "a, repeats = 1, 3",
+        "repeats += 1",
+        "repeats: int",
+        "if True:\n    repeats = 3",
+        "import os",
+        "%time repeats = 3",
+        "repeats = 3 3",
+        "repeats = {[1]: 2}",
     ],
 )
 def test_a_header_holds_literals_alone(notebook, line):
-    with pytest.raises(ParameterError, match="may hold literals only: repeats = ") as caught:
+    with pytest.raises(ParameterError, match="may hold literals only: ") as caught:
         sections.header(notebook(line))
     assert caught.value.what.startswith("the parameters cell of 03-speculative-decoding.ipynb")
+    assert caught.value.value.splitlines()[0].startswith(line.splitlines()[0])
 
 
 def test_given_values_take_the_headers_place(notebook):
@@ -104,14 +116,14 @@ WRONG = {
     "prescribed_acceptance": [[0.5], {"draft-k3": "0.5"}, {3: 0.5}, 0.5],
     "heterogeneous_vocabulary": [1, "yes", None],
     "concurrencies": [4, [4, None]],
-    "output_tokens": [24.0, "24", True],
-    "repeats": ["3", 2.0, True, [1]],
+    "output_tokens": [24.5, "24", True, float("inf"), float("nan")],
+    "repeats": ["3", 3.5, True, [1]],
     "temperature": ["0", True, [0]],
     "gpu_memory_utilization": ["0.9", True, None],
     "kv_cache_gib": [1.5, "1"],
-    "enforce_eager": ["no", 0],
+    "enforce_eager": ["no", 0, 1.0],
     "arms": ["baseline", [1]],
-    "seed": [1.0, None],
+    "seed": [1.5, None],
 }
 
 
@@ -121,26 +133,91 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
         sections.check(Speculation, {name: value})
     assert (
         type(value).__name__ in caught.value.value
-        and name in caught.value.next
+        and caught.value.next.startswith(f"-p {name}=VALUE")
         and "<class" not in caught.value.allowed
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("repeats", "a whole number or None"),
+        ("ks", "a list of whole numbers"),
+        ("arms", "a list of strings or None"),
+        ("prescribed_acceptance", "a mapping of strings to numbers or None"),
+        ("prefix_caching", "True or False"),
+        ("gpu_memory_utilization", "a number"),
+    ],
+)
+def test_what_is_allowed_is_said_in_words(name, allowed):
+    with pytest.raises(ParameterError) as caught:
+        sections.check(Speculation, {name: object()})
+    assert caught.value.allowed == allowed
+
+
 RIGHT = {
-    "host": ["cpu"],
-    "model": [None, "a/b"],
-    "ks": [[], [1], (1, 3)],
-    "prescribed_acceptance": [None, {}, {"draft-k3": 1, "draft-k1": 0.5}],
-    "temperature": [None, 0, 0.7],
-    "gpu_memory_utilization": [1, 0.5],
-    "enforce_eager": [None, True, False],
-    "arms": [None, ["baseline"]],
+    "host": [("cpu", "cpu")],
+    "model": [(None, None), ("a/b", "a/b"), ("true", "true")],
+    "ks": [([], []), ([1], [1]), ((1, 3), [1, 3]), ([1.0, 3], [1, 3])],
+    "prescribed_acceptance": [
+        (None, None),
+        ({}, {}),
+        ({"draft-k3": 1, "draft-k1": 0.5}, {"draft-k3": 1, "draft-k1": 0.5}),
+    ],
+    "temperature": [(None, None), (0, 0), (0.7, 0.7)],
+    "gpu_memory_utilization": [(1, 1), (0.5, 0.5)],
+    "repeats": [(3, 3), (3.0, 3), (None, None)],
+    "seed": [(1.0, 1)],
+    "enforce_eager": [(None, None), (True, True), (False, False)],
+    "arms": [(None, None), (["baseline"], ["baseline"])],
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RIGHT.items() for value in values])
-def test_a_value_of_the_right_type_is_taken(name, value):
-    sections.check(Speculation, {name: value})
+@pytest.mark.parametrize(("name", "value", "taken"), [(name, *pair) for name, pairs in RIGHT.items() for pair in pairs])
+def test_a_value_of_the_right_type_is_taken(name, value, taken):
+    made = sections.fitted(Speculation, {name: value})[name]
+    assert made == taken and type(made) is type(taken)
+    assert not isinstance(made, list) or [type(item) for item in made] == [type(item) for item in taken]
+
+
+def test_a_whole_float_is_planned_as_the_whole_number(cpu, cache):
+    whole, exact = (sections.plan(3, dry=True, repeats=value, concurrencies=[value], prompts=[4]) for value in (2.0, 2))
+    assert whole.parameters == exact.parameters and type(whole.parameters["repeats"]) is int
+    assert [cell.key for cell in whole.cells(whole.arms[0])] == [cell.key for cell in exact.cells(exact.arms[0])]
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_yaml_says_true_in_small_letters(notebook, text, value):
+    assert sections.parameters(notebook(), {"ignore_eos": text})["ignore_eos"] is value
+    assert sections.parameters(notebook(), {"host": text})["host"] == text
+    with pytest.raises(ParameterError, match="parameter ignore_eos has the wrong type"):
+        sections.parameters(notebook(HEADER.replace("ignore_eos = True", f"ignore_eos = '{text}'")), {})
+
+
+GIVEN = [
+    {},
+    {"repeats": 5},
+    {"repeats": 3.0, "ks": (1, 3)},
+    {"ks": [2.0]},
+    {"ignore_eos": "false", "temperature": 0.5},
+    {"host": 'a "quoted" = \\ name\n#'},
+    {"prescribed_acceptance": {"draft-k3": 0.25}},
+    {"temperature": None},
+]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_what_is_planned_is_what_papermill_makes_of_the_notebook(notebook, given):
+    """The header and papermill's cell run, one after the other, as the kernel runs them."""
+    section = notebook(HEADER.replace("ks: list =", "ks: list[int] | None ="))
+    planned = sections.parameters(section, given)
+    source = papermill_iorw.load_notebook_node(str(section.notebook))
+    injected = parameterize_notebook(source, {name: planned[name] for name in given})
+    namespace = {}
+    for cell in injected.cells:
+        if {"parameters", "injected-parameters"} & set(cell.metadata.tags):
+            exec(cell.source, namespace)
+    assert sections.of_header(3, namespace) == planned
 
 
 def test_every_default_has_its_own_type():
