@@ -60,8 +60,9 @@ endif
 bench: setup  ## compare with `vllm bench sweep` over the same arms and cells
 	@.venv/harness/bin/python benchmarks/against_bench_sweep.py $(ARGS)
 
-lint: setup  ## check the code's style
-	@.venv/harness/bin/ruff check src tests benchmarks
+LINTED := src tests benchmarks book/_ext data/prompts notebooks
+lint: setup  ## check the code's style, notebooks included: ruff's format and findings; .ci/run does this first
+	@failed=0; for check in "format --check" check; do .venv/harness/bin/ruff $$check $(LINTED) || failed=1; done; exit $$failed
 
 clean:  ## remove the built book and caches; results and environments stay
 	@rm -rf _build .pytest_cache .ruff_cache

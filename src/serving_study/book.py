@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,6 +33,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 SVG_DATE = re.compile(r"<dc:date>[^<]*</dc:date>")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 PROBLEM = re.compile(r"\b(WARNING|ERROR|CRITICAL|SEVERE)\b:|[Ee]xception|^\w*Error\b")
+CELL = re.compile(r"_(row|level)\d+(_(row|col)\d+)?$")  # of a styled table, behind the table's own id
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -121,8 +123,8 @@ def build(*, strict: bool = True, root: Path | None = None) -> Path:
 
 
 def check(html: Path) -> None:
-    """Raise BookError if a built page shows an error output, an absolute path of the checkout, or loads an outside
-    asset.
+    """Raise BookError if a built page shows an error output or an absolute path of the checkout, loads an outside
+    asset, or has an id twice: what is styled by an id reaches every element that has it.
 
     `html` is the index page that `build` returned, or its folder. Links of the text may point outside; scripts, style
     sheets, images, fonts and frames may not, so that the book reads the same without a network.
@@ -139,6 +141,11 @@ def check(html: Path) -> None:
         assets.feed(text)
         found += [f"{shown}: loads {url}" for url in assets.outside]
         found += [f"{shown}: shows an error output"] * assets.errors
+        twice = [name for name, times in assets.ids.items() if times > 1]
+        # A table's cells are named after it: the table says it all.
+        found += [
+            f"{shown}: has the id {name} twice" for name in twice if CELL.sub("", name) not in set(twice) - {name}
+        ]
     for file in [*pages, folder / "searchindex.js", *sorted(folder.glob("_sources/**/*.*"))]:
         if file.is_file() and (match := checkouts.search(file.read_text(encoding="utf-8", errors="replace"))):
             found.append(f"{file.relative_to(folder)}: contains the absolute path {match.group()}")
@@ -146,7 +153,8 @@ def check(html: Path) -> None:
         raise BookError(
             "built book is not fit to publish",
             value="".join(f"\n    | {line}" for line in found[:40]),
-            allowed="no error output, no absolute path of the checkout, no outside script, style, image or frame",
+            allowed="no error output, no absolute path of the checkout, no outside script, style, image or frame, and "
+            "every id once",
             next="correct the page or notebook named above, then make book",
         )
 
@@ -282,7 +290,9 @@ def _spellings(*folders: Path) -> re.Pattern:
 
 
 class _Assets(HTMLParser):
-    """Collects, from one page, the assets that it would load from elsewhere and the error outputs that it shows."""
+    """Collects, from one page, the assets that it would load from elsewhere, the error outputs that it shows, and how
+    often each id is given.
+    """
 
     LOADED = {
         "script": ("src",),
@@ -302,10 +312,11 @@ class _Assets(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.outside, self.errors, self._style = [], 0, False
+        self.outside, self.errors, self.ids, self._style = [], 0, Counter(), False
 
     def handle_starttag(self, tag, attributes):
         values = {key: value or "" for key, value in attributes}
+        self.ids.update([values["id"]] if values.get("id") else [])
         names = self.LOADED.get(tag, ())
         if tag == "link" and self.RELATIONS & set(values.get("rel", "").lower().split()):
             names = ("href",)

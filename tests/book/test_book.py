@@ -3,6 +3,7 @@ phone.
 """
 
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
@@ -176,6 +177,14 @@ def test_glued_numbers_and_citation_reach_another_page(open_page):
     assert "Leviathan et al." in text and "2023" in text
     page, _ = open_page("book/sections/98-specimen.html")
     assert re.search(r"In Fig\. \d+, 1\.74 times", page.locator("main").inner_text())
+
+
+def test_a_tables_style_reaches_one_table_of_each_page(html, open_page):
+    for path in pages(html):
+        page, _ = open_page(path)
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map(element => element.id).filter(Boolean)")
+        assert not {name for name, times in Counter(ids).items() if times > 1}, path
+        page.context.close()
 
 
 def test_the_book_passes_its_own_check(html):

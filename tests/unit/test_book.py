@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import zlib
 
 import nbformat
@@ -326,6 +327,20 @@ def test_an_outside_asset_is_found(root, markup):
 def test_an_error_output_on_a_page_is_found(root):
     with pytest.raises(BookError, match="index.html: shows an error output"):
         book.check(page(root, '<div class="output traceback highlight-ipythontb notranslate">ValueError</div>'))
+
+
+def test_an_id_that_is_there_twice_is_found_once_a_table(root):
+    def table(name):
+        cells = f'<th id="{name}_level0_col1">a</th><th id="{name}_level0_row0">b</th><td id="{name}_row0_col12">1</td>'
+        return f'<table id="{name}"><tr>{cells}</tr></table>'
+
+    book.check(page(root, table("T_a") + table("T_b") + '<p id="a"></p><p id=""></p><p id=""></p><a name="a"></a>'))
+    with pytest.raises(BookError) as raised:
+        book.check(page(root, table("T_a") * 2 + table("T_b") + '<p id="b"></p><svg id="b"></svg>'))
+    assert re.findall("index.html: .*", str(raised.value)) == [
+        "index.html: has the id T_a twice",
+        "index.html: has the id b twice",
+    ]
 
 
 def test_the_checkouts_path_is_found_on_pages_in_the_search_index_and_in_sources(root):
