@@ -3,17 +3,18 @@ miss, by how much.
 
 Only cells whose certificate passed count. A figure is the geometric mean of its repeats, its interval Student's t at 95
 % over their logarithms and at least the noise floor, as in every comparison of the book; an interval with the target
-inside decides nothing. What can mislead: a p99 over ten requests is their slowest; the load is the section's, not
-yours; and where nothing was measured only medians can be predicted, which is labelled so.
+inside decides nothing. A p99 over fewer than a hundred requests is their slowest, and is not judged; an arm whose
+acceptance was prescribed is shown, and is never the answer. What can mislead: the load is the section's, not yours; and
+where nothing was measured only medians can be predicted, which is labelled so.
 
     >>> from serving_study import advice
-    >>> advice.of_host("h200x1", 3, advice.targets(["ttft_p99_ms=500"])).rows[0].arm       # doctest: +SKIP
-    'ngram-k3'
+    >>> advice.of_host("h200x1", 3, advice.targets(["ttft_p99_ms=500"])).answer.arm        # doctest: +SKIP
+    'baseline'
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pandas
@@ -29,6 +30,7 @@ SLOS = {
     for statistic, column in STATISTICS.items()
 }
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}
+ENOUGH = {"p95": 20, "p99": 100}  # requests of a cell: with fewer, its slowest stands for that percentile
 MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "undecided", "misses", "unknown"
 ORDER = (MEETS, UNDECIDED, MISSES, UNKNOWN)
 OF_ARMS = "each arm's own model"  # in a section whose header has none for all
@@ -45,6 +47,12 @@ class Target:
     def metric(self) -> str:
         """The column of cells.csv."""
         return SLOS[self.name]
+
+    def too_few(self, requests: int) -> str | None:
+        """Why a cell of so many requests says nothing of this target; None where it does."""
+        statistic = self.name.split("_")[1]
+        needed = ENOUGH.get(statistic, 0)
+        return f"not enough requests for {statistic}: {requests} of {needed}" if requests < needed else None
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,9 @@ class Figure:
 class Row:
     """An arm at a concurrency.
 
-    `over` is by how much the worst target is exceeded (0.44: 44 %, negative: kept), `worst` its name.
+    `over` is by how much the worst target is exceeded (0.44: 44 %, negative: kept), `worst` its name. `requests` are
+    those of one repeat; `why` says of a target without a figure why there is none; `prescribed` is whether the engine
+    was told what to accept.
     """
 
     host: str
@@ -76,6 +86,9 @@ class Row:
     over: float | None
     worst: str | None
     usd_per_million: float | None
+    requests: int = 0
+    why: dict[str, str] = field(default_factory=dict)
+    prescribed: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,11 +107,17 @@ class Advice:
     rows: tuple[Row, ...]
     left_out: dict[str, int]
     price: prices.Price | None
+    engine: str = ""
+
+    @property
+    def answer(self) -> Row | None:
+        """The first row whose acceptance, if it has one, was measured."""
+        return next((row for row in self.rows if not row.prescribed), None)
 
     @property
     def found(self) -> bool:
-        """Whether an arm was measured to meet every target."""
-        return self.basis == "measured" and any(row.verdict == MEETS for row in self.rows)
+        """Whether an arm was measured to meet every target, its acceptance too."""
+        return self.basis == "measured" and any(row.verdict == MEETS and not row.prescribed for row in self.rows)
 
     def arms(self, verdict: str) -> list[Row]:
         """One row an arm whose best verdict this is: the concurrency with the highest throughput, or, of arms that
@@ -214,6 +233,7 @@ def _measured(
         _ranked(rows),
         {why: count for why, count in left_out.items() if count},
         price,
+        store.engine_of(run),
     )
 
 
@@ -226,7 +246,10 @@ def _row(
         known = floors[metric]
         return _figure(cells[metric].dropna(), known.get(concurrency, max(known.values(), default=math.nan)))
 
-    throughput, latencies = figure("output_throughput"), {target.name: figure(target.metric) for target in wanted}
+    requests = int(cells["completed"].min()) if cells["completed"].notna().any() else 0
+    why = {target.name: text for target in wanted if (text := target.too_few(requests))}
+    throughput = figure("output_throughput")
+    latencies = {target.name: None if target.name in why else figure(target.metric) for target in wanted}
     verdict, over, worst = _verdict(wanted, latencies)
     return Row(
         host,
@@ -239,6 +262,9 @@ def _row(
         over,
         worst,
         price.per_million(throughput.value) if price else None,
+        requests,
+        why | {name: "the figure is withheld" for name, found in latencies.items() if not found and name not in why},
+        bool((cells["acceptance"] == "prescribed").any()),
     )
 
 
@@ -349,7 +375,7 @@ def lines(advice: Advice) -> list[str]:
     )
     out = [
         f"section {advice.section} on {advice.host}, {advice.basis}: {advice.where}"
-        + (f"; {advice.labels}" if advice.labels else ""),
+        + "".join(f"; {words}" for words in (advice.engine, advice.labels) if words),
         f"targets: {asked}",
     ]
     out.append(
@@ -365,7 +391,10 @@ def lines(advice: Advice) -> list[str]:
     hidden = [row for row in advice.rows if row.verdict == UNKNOWN and row not in advice.arms(UNKNOWN)]
     if hidden and advice.basis == "measured":
         out.append(
-            "not judged, a figure is withheld: " + ", ".join(f"{row.arm} at {row.concurrency}" for row in hidden)
+            "not judged: "
+            + ", ".join(
+                f"{row.arm} at {row.concurrency} ({'; '.join(dict.fromkeys(row.why.values()))})" for row in hidden
+            )
         )
     unjudged = [
         target.name for target in advice.targets if advice.basis == "predicted" and target.name not in PREDICTED
@@ -376,7 +405,7 @@ def lines(advice: Advice) -> list[str]:
         MEETS: "meets every target" if advice.basis == "measured" else "predicted to meet what is judged",
         UNDECIDED: "undecided: the interval holds a target, more repeats would tell",
         MISSES: "misses",
-        UNKNOWN: "unknown: a figure is withheld or not predicted",
+        UNKNOWN: "unknown: a figure is withheld, not predicted, or of too few requests",
     }
     for verdict, head in heads.items():
         rows = advice.arms(verdict)
@@ -388,26 +417,42 @@ def lines(advice: Advice) -> list[str]:
 
 
 def sentence(advice: Advice) -> str:
-    """The best of it in one sentence."""
+    """The best of it in a sentence or two, beside it the middle one of those that do as well."""
     kind = "measured" if advice.basis == "measured" else "predicted, not measured"
-    if not advice.rows:
-        return f"On {advice.host} no cell can be judged."
-    row = advice.rows[0]
+    row = advice.answer
+    if row is None or row.verdict == UNKNOWN:
+        reasons = dict.fromkeys(why for row in advice.rows for why in row.why.values())
+        return f"On {advice.host} no cell can be judged{': ' if reasons else ''}{'; '.join(reasons)}."
     what = f"{row.arm} at concurrency {row.concurrency}"
-    if row.verdict == MEETS:
-        return (
-            f"On {advice.host}, {kind}: {what} has the highest output throughput within the targets, "
-            f"{_range(row.throughput)} tok/s."
+    said = {
+        MEETS: f"{what} has the highest output throughput within the targets, {_range(row.throughput)} tok/s"
+        f"{_measured_with(row)}",
+        MISSES: f"no arm meets the targets. The nearest is {what}: {row.worst} is {row.over:.0%} above its target",
+        UNDECIDED: f"no arm certainly meets the targets. The best that is undecided is {what}, "
+        f"{_range(row.throughput)} tok/s{_measured_with(row)}",
+    }[row.verdict]
+    alike = [other for other in advice.rows if other.verdict == row.verdict and not other.prescribed]
+    middle = alike[len(alike) // 2]
+    unjudged = "; ".join(f"{name} is not judged, {why}" for name, why in row.why.items())
+    said += f" ({unjudged})" if unjudged else ""
+    if row.verdict != MISSES and len(alike) > 1:
+        said += (
+            f"; that is the best of {len(alike)}, the middle one is {middle.arm} at concurrency {middle.concurrency} "
+            f"with {_range(middle.throughput)}"
         )
-    if row.verdict == MISSES:
-        return (
-            f"On {advice.host}, {kind}: no arm meets the targets. The nearest is {what}: {row.worst} is "
-            f"{row.over:.0%} above its target."
-        )
-    return (
-        f"On {advice.host}, {kind}: no arm certainly meets the targets. The best that is undecided is "
-        f"{what}, {_range(row.throughput)} tok/s."
+    above = list(dict.fromkeys(other.arm for other in advice.rows[: advice.rows.index(row)]))
+    return f"On {advice.host}, {kind}: {said}." + (
+        f" {', '.join(above)} stood above it with an acceptance that was prescribed, which is no answer."
+        if above
+        else ""
     )
+
+
+def _measured_with(row: Row) -> str:
+    """`(128 requests, 3 repeats)`; nothing for a prediction."""
+    if not row.repeats:
+        return ""
+    return f" ({row.requests} requests, {f'{row.repeats} repeats' if row.repeats > 1 else 'one draw'})"
 
 
 def table(advice: Advice) -> pandas.DataFrame:
@@ -417,18 +462,21 @@ def table(advice: Advice) -> pandas.DataFrame:
     rows = []
     for verdict in ORDER:
         for row in advice.arms(verdict):
+            label = " (predicted)" if advice.basis != "measured" else " (no answer)" if row.prescribed else ""
             found = {
-                "verdict": verdict if advice.basis == "measured" else f"{verdict} (predicted)",
-                "arm": row.arm,
+                "verdict": verdict + label,
+                "arm": row.arm + (" (prescribed acceptance)" if row.prescribed else ""),
                 "concurrency": row.concurrency,
                 "output tok/s": _range(row.throughput),
             }
             found |= {
                 f"{target.name} ≤ {target.limit_ms:g}": _range(row.latencies[target.name])
                 if row.latencies[target.name]
-                else None
+                else row.why.get(target.name)
                 for target in advice.targets
             }
+            if row.repeats:
+                found |= {"requests": row.requests, "repeats": row.repeats}
             found |= {"exceeded by": f"{row.over:.0%} ({row.worst})" if row.verdict == MISSES else None}
             rows.append(found | ({"USD a million tokens": row.usd_per_million} if advice.price else {}))
     return pandas.DataFrame(rows)
@@ -436,7 +484,13 @@ def table(advice: Advice) -> pandas.DataFrame:
 
 def across(found: Sequence[Advice]) -> list[str]:
     """The cheapest and the fastest qualifying arm of several hosts; nothing for one host."""
-    rows = [row for advice in found if advice.basis == "measured" for row in advice.rows if row.verdict == MEETS]
+    rows = [
+        row
+        for advice in found
+        if advice.basis == "measured"
+        for row in advice.rows
+        if row.verdict == MEETS and not row.prescribed
+    ]
     priced = [row for row in rows if row.usd_per_million is not None]
     if len(found) < 2 or not rows:
         return []
@@ -461,8 +515,11 @@ def _text(row: Row, advice: Advice) -> str:
         if figure
     )
     missing = "".join(
-        f"  {name} –" for name, figure in row.latencies.items() if not figure and advice.basis == "measured"
+        f"  {name} – ({row.why.get(name, 'no figure')})"
+        for name, figure in row.latencies.items()
+        if not figure and advice.basis == "measured"
     )
+    missing += "  acceptance prescribed: no answer" if row.prescribed else ""
     miss = f"  {row.worst} exceeded by {row.over:.0%}" if row.verdict == MISSES else ""
     return (
         f"{row.arm:<18} concurrency {row.concurrency:<3} {_range(row.throughput):>24} tok/s "
@@ -472,5 +529,9 @@ def _text(row: Row, advice: Advice) -> str:
 
 def _range(figure: Figure) -> str:
     form = "{:,.0f}" if figure.value >= 1000 else "{:,.1f}"
-    ends = "" if figure.low == figure.high else f" [{form.format(figure.low)}, {form.format(figure.high)}]"
+    ends = (
+        ""
+        if figure.low == figure.high or figure.repeats == 1
+        else f" [{form.format(figure.low)}, {form.format(figure.high)}]"
+    )
     return form.format(figure.value) + ends

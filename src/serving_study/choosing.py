@@ -2,10 +2,12 @@
 reference study, or predicted.
 
 An *effect* is a ratio of an arm to the arm it replaces: throughput, TPOT, TTFT, KV tokens. Those of stored cells have
-the interval, noise floor and certificate of every comparison in the book; those of the reference study have neither
-repeats nor certificates; predictions stand only where nothing was measured, and say so. What can mislead: throughput is
-of output tokens in our cells and in predictions, of all tokens in the reference study; and an effect belongs to its
-model, GPU and load, which is why a second host stands beside the first.
+the certificate of every comparison in the book, and an interval where they were repeated; those of the reference study
+have neither; predictions stand only where nothing was measured, and say so. An effect is *grounded* unless the engine
+was told what to accept, or a gain rests on too few accepted tokens: what is not is shown as evidence, with its label,
+and is neither a rule nor an answer. What can mislead: throughput is of output tokens in our cells and in predictions,
+of all tokens in the reference study; and an effect belongs to its model, GPU, engine and load, which is why a second
+host stands beside the first.
 
     >>> from serving_study import choosing
     >>> choosing.effects("cpu")[["technique", "basis", "ratio"]]                    # doctest: +SKIP
@@ -23,6 +25,7 @@ from . import (
     ceilings,
     certificates,
     comparisons,
+    draft_cost,
     paths,
     prefixes,
     reference,
@@ -57,12 +60,27 @@ COLUMNS = [
     "differs",
     "certificate",
     "labels",
+    "section",
+    "engine",
+    "requests",
+    "repeats",
+    "proposing",
+    "grounded",
 ]
 SHARED, OWN, LONG = (
     3001,
     20,
     8192,
 )  # tokens: of the reference study's prefix, of a question after it, of a prompt worth moving
+
+
+FAULT = "draft passes outside CUDA graphs (an engine fault that the source of 0.32 has mended)"
+MENDED = (
+    0,
+    32,
+)  # of vLLM: from here on a draft model's passes are in CUDA graphs (section-3-draft-graphs measured both)
+FEW = f"on fewer than {comparisons.LEAST_ACCEPTED} accepted tokens"
+OF_REFERENCE = "vLLM 0.27.1"  # named for the study as a whole
 
 
 @dataclass(frozen=True)
@@ -121,11 +139,16 @@ def effects(
     `settled` drops those that a measurement has settled."""
     found = [
         effect
-        for section in (3, 5)
+        for section in (3, 4, 5)
         for name in _hosts(section, host)
         for effect in _measured(name, section, HERE if name == host else PUBLISHED)
     ]
-    found += [effect for name in _hosts(7, host) for effect in _reused(name, HERE if name == host else PUBLISHED)]
+    found += [
+        effect
+        for name in _hosts(7, host)
+        for make in (_reused, _quantised)
+        for effect in make(name, HERE if name == host else PUBLISHED)
+    ]
     found += [effect for section in (3, 5) for effect in _reference(section)] + _reference_prefix()
     found += [
         effect
@@ -140,8 +163,11 @@ def effects(
     bases = [HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING]
     frame = pandas.DataFrame(found, columns=COLUMNS)
     keys = frame.assign(place=frame["technique"].map(order), basis_place=frame["basis"].map(bases.index))
+    frame["grounded"] = frame["grounded"].isna() | (frame["grounded"] == True)  # noqa: E712 - None is grounded
     return frame.loc[
-        keys.sort_values(["place", "basis_place", "host", "arm", "metric", "concurrency"], kind="stable").index
+        keys.sort_values(
+            ["place", "basis_place", "host", "section", "arm", "metric", "concurrency"], kind="stable"
+        ).index
     ].reset_index(drop=True)
 
 
@@ -169,26 +195,31 @@ def _known(host: str) -> bool:
 
 
 def _measured(host: str, section: int, basis: str) -> list[dict]:
-    """Effects of a host's newest cells, as `comparisons.compare` has them."""
+    """Effects of a host's newest cells, as `comparisons.compare` has them; section 4's arms are section 3's."""
     frame = _newest(host, section)
     if frame is None:
         return []
     verdicts, rows = frame.groupby(["arm", "concurrency"])["certificate"].agg(set), []
-    for technique in (technique for technique in TECHNIQUES if technique.section == section):
+    for technique in (technique for technique in TECHNIQUES if technique.section == (3 if section == 4 else section)):
         arms = dict.fromkeys(frame["arm"])
-        mine = {arm: base for arm in arms if (base := technique.baseline(arm, arms))}
-        for base in dict.fromkeys(mine.values()):
+        against = {arm: base for arm in arms if (base := technique.baseline(arm, arms))}
+        for base in dict.fromkeys(against.values()):
             again = base + comparisons.AGAIN
-            chosen = frame[frame["arm"].isin([base, again, *(arm for arm in mine if mine[arm] == base)])]
+            chosen = frame[frame["arm"].isin([base, again, *(arm for arm in against if against[arm] == base)])]
             for metric, column in OURS.items():
-                for row in comparisons.compare(chosen, column, base).itertuples():
+                table = comparisons.compare(chosen, column, base)
+                few = comparisons.too_few_accepted(table.assign(ratio=_better(table["ratio"], metric)), chosen)
+                for row, rests_on_few in zip(table.itertuples(), few, strict=True):
                     if row.arm == again:
                         continue
                     both = verdicts[row.arm, row.concurrency] | verdicts[base, row.concurrency]
-                    certificate = (
-                        certificates.PASS if both <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
-                    )
-                    about = comparisons.kinds(chosen[chosen["arm"] == row.arm])
+                    at, of_arm = chosen[chosen["concurrency"] == row.concurrency], chosen[chosen["arm"] == row.arm]
+                    about = _of_cells(technique, at[at["arm"] == row.arm], at[at["arm"] == base], column, of_arm)
+                    about["grounded"] = about["grounded"] and not rests_on_few
+                    if rests_on_few:
+                        about["labels"] = ", ".join(filter(None, [about["labels"], FEW]))
+                    if about["repeats"] > 1:
+                        about |= {"low": row.low, "high": row.high}
                     rows.append(
                         _effect(
                             technique,
@@ -199,19 +230,70 @@ def _measured(host: str, section: int, basis: str) -> list[dict]:
                             metric,
                             row.concurrency,
                             row.ratio,
-                            row.low,
-                            row.high,
-                            row.differs,
-                            certificate,
-                            about,
+                            differs=row.differs,
+                            certificate=_certificate(both),
+                            section=section,
+                            **about,
                         )
                     )
     return rows
 
 
-def _newest(host: str, section: int) -> pandas.DataFrame | None:
+def _better(ratios: pandas.Series, metric: str) -> pandas.Series:
+    """Ratios as gains: above 1 is better."""
+    return 1 / ratios if metric in (TPOT, TTFT) else ratios
+
+
+def _certificate(verdicts: set[str]) -> str:
+    """What an effect's cells come to: those that failed took no part in it."""
+    return certificates.PASS if verdicts <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
+
+
+def _of_cells(
+    technique: Technique,
+    cells: pandas.DataFrame,
+    base: pandas.DataFrame,
+    column: str,
+    of_arm: pandas.DataFrame | None = None,
+) -> dict:
+    """What has to be said of an arm's cells at one concurrency: engine, requests of one repeat, repeats (those that
+    both arms have), the share of steps with proposals over all cells `of_arm`, labels, and whether it is grounded.
+    """
+    usable = comparisons.usable(cells).dropna(subset=[column])
+    with_base = comparisons.usable(base).dropna(subset=[column])
+    run = store.read(usable["file"].iloc[0].parents[3] / "run.json")
+    engine = store.engine_of(run)
+    proposing = comparisons.steps(comparisons.usable(usable if of_arm is None else of_arm))["proposing"].mean()
+    prescribed = technique.section == 3 and (usable["acceptance"] == "prescribed").any()
+    words = [comparisons.kinds(usable)]
+    if prescribed and technique.name == "n-gram look-up":
+        words.append(f"{proposing:.0%} of steps propose (random text repeats itself)")
+    if technique.name == "draft model" and run["host"]["gpus"] and engine and _version(engine) < MENDED:
+        words.append(FAULT)
+    return {
+        "labels": ", ".join(filter(None, words)),
+        "engine": engine,
+        "requests": int(usable["completed"].min()) if usable["completed"].notna().any() else math.nan,
+        "repeats": min(usable["repeat"].nunique(), with_base["repeat"].nunique()),
+        "proposing": proposing,
+        "grounded": not prescribed,
+    }
+
+
+def _version(engine: str) -> tuple[int, ...]:
+    """(0, 25) of `vLLM 0.25.1`."""
+    return tuple(int(part) for part in re.findall(r"\d+", engine)[:2])
+
+
+def _store(host: str, section: int) -> store.Store | None:
+    """This machine's results of a host and section, else the published ones."""
     stores = [store.Store(host, section, folder) for folder in dict.fromkeys([paths.RESULTS, paths.RESULTS_PUBLISHED])]
-    return next((known.newest() for known in stores if known.cell_files()), None)
+    return next((known for known in stores if known.cell_files()), None)
+
+
+def _newest(host: str, section: int) -> pandas.DataFrame | None:
+    known = _store(host, section)
+    return known.newest() if known else None
 
 
 def _reused(host: str, basis: str) -> list[dict]:
@@ -222,20 +304,22 @@ def _reused(host: str, basis: str) -> list[dict]:
     if frame is None:
         return []
     found = [
-        ("prefix caching", row.arm, "its first request", 1 / row.gain)
+        ("prefix caching", row.arm, "computing it", 1 / row.gain, int(row.later))
         for row in prefixes.sequence(frame).itertuples()
         if row.arm in (prefixes.CACHED, prefixes.CONTROL)
     ]
     back = prefixes.by_source(frame).query("source == 'external'").dropna(subset=["against_recompute"])
-    found += [("KV offload", row.arm, "recomputing", 1 / row.against_recompute) for row in back.itertuples()]
+    places = prefixes.read_from(frame)
+    found += [
+        ("KV offload", row.arm, "recomputing", 1 / row.against_recompute, row.requests) for row in back.itertuples()
+    ]
     rows = []
-    for technique, arm, against, ratio in found:
-        mine = frame[frame["arm"] == arm]
-        certificate = (
-            certificates.PASS
-            if set(mine["certificate"]) <= {certificates.PASS, certificates.FAIL}
-            else certificates.UNKNOWN
-        )
+    for technique, arm, against, ratio, requests in found:
+        about = _of_cells(by_name[technique], *[frame[frame["arm"] == arm]] * 2, "median_ttft_ms")
+        about["requests"] = requests
+        if technique == "KV offload" and arm in places:
+            about["labels"] = ", ".join(filter(None, [about["labels"], f"{arm} from the {places[arm].split(' (')[0]}"]))
+        certificate = _certificate(set(frame.loc[frame["arm"] == arm, "certificate"]))
         rows.append(
             _effect(
                 by_name[technique],
@@ -247,7 +331,53 @@ def _reused(host: str, basis: str) -> list[dict]:
                 1,
                 ratio,
                 certificate=certificate,
-                labels=comparisons.kinds(mine),
+                section=7,
+                **about,
+            )
+        )
+    return rows
+
+
+def _quantised(host: str, basis: str) -> list[dict]:
+    """The cache of 8-bit numbers against the model's own, of section 7's starts and loads; nothing where it was not
+    measured. What it does to answers is not in these figures.
+    """
+    known = _store(host, 7)
+    if known is None:
+        return []
+    frame = known.newest()
+    starts = pandas.DataFrame(
+        {start["arm"]: store.start_row(start) for start in known.starts_by_key().values()}.values(),
+        columns=list(store.START_COLUMNS),
+    )
+    table = prefixes.quantised(frame, starts)
+    metrics = {"kv_cache_tokens": KV} | {column: metric for metric, column in OURS.items()}
+    metrics |= {"request_throughput": THROUGHPUT}
+    [technique] = [technique for technique in TECHNIQUES if technique.name == "quantised KV cache"]
+    cells, base = (frame[frame["arm"] == arm] for arm in (prefixes.QUANTISED, prefixes.CACHED))
+    rows = []
+    for row in table.itertuples():
+        metric = metrics.get(row.what.split(",")[0])
+        if metric is None:
+            continue
+        about = _of_cells(technique, cells, base, "request_throughput")
+        at = None if metric == KV else int(cells["concurrency"].max())
+        certificate = None if metric == KV else _certificate(set(cells["certificate"]) | set(base["certificate"]))
+        if metric == KV:
+            about |= {"requests": math.nan, "repeats": math.nan}
+        rows.append(
+            _effect(
+                technique,
+                prefixes.QUANTISED,
+                prefixes.CACHED,
+                basis,
+                host,
+                metric,
+                at,
+                row.ratio,
+                certificate=certificate,
+                section=7,
+                **about,
             )
         )
     return rows
@@ -279,25 +409,36 @@ def _reference(section: int) -> list[dict]:
                         metric,
                         concurrency,
                         value / values[host, base, column, concurrency],
+                        section=section,
+                        engine=OF_REFERENCE,
+                        requests=reference.LOADS[section].get(concurrency, math.nan),
                     )
                 )
     return rows
 
 
 def _reference_prefix() -> list[dict]:
-    """TTFT with the prefix found over TTFT of the cold first request, and the same five requests with the cache off:
-    the control.
-    """
-    figures, technique = (
-        reference.load(7),
-        next(technique for technique in TECHNIQUES if technique.name == "prefix caching"),
-    )
-    requests = figures[figures["metric"] == "ttft_ms"]
-    rows = []
-    for (host, arm), cells in requests.groupby(["host", "arm"], sort=False):
-        first, rest = cells.loc[cells["request"] == 1, "value"].iloc[0], cells.loc[cells["request"] > 1, "value"].mean()
-        rows.append(_effect(technique, arm, "its first request", REFERENCE, host, TTFT, 1, rest / first))
-    return rows
+    """TTFT with the prefix found over TTFT of computing it, and the same five requests with the cache off: the control.
+
+    Medians, as `prefixes.published` has them."""
+    [technique] = [technique for technique in TECHNIQUES if technique.name == "prefix caching"]
+    names = {ours: theirs for theirs, ours in prefixes.OF_REFERENCE.items()}
+    about = {"section": 7, "engine": OF_REFERENCE}
+    return [
+        _effect(
+            technique,
+            names[row.arm],
+            "computing it",
+            REFERENCE,
+            "l4x1",
+            TTFT,
+            1,
+            1 / row.gain,
+            requests=int(row.later),
+            **about,
+        )
+        for row in prefixes.published().itertuples()
+    ]
 
 
 def _predicted(host: str, model: str, own: bool) -> list[dict]:
@@ -394,51 +535,20 @@ def _predicted(host: str, model: str, own: bool) -> list[dict]:
     return rows
 
 
-def _effect(
-    technique,
-    arm,
-    against,
-    basis,
-    host,
-    metric,
-    concurrency,
-    ratio,
-    low=math.nan,
-    high=math.nan,
-    differs=None,
-    certificate=None,
-    labels="",
-) -> dict:
-    return dict(
-        zip(
-            COLUMNS,
-            (
-                technique.name,
-                arm,
-                against,
-                basis,
-                host,
-                metric,
-                concurrency,
-                float(ratio),
-                low,
-                high,
-                differs,
-                certificate,
-                labels,
-            ),
-            strict=True,
-        )
-    )
+def _effect(technique, arm, against, basis, host, metric, concurrency, ratio, **about) -> dict:
+    """One row of `effects`; what is not told is missing."""
+    row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
+    missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
+    return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | about
 
 
 def matrix(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row a technique, arm and host: `technique`, `arm`, `basis`, `concurrency` (lowest and highest, one a line), a
-    column a metric, `certificate`.
+    """One row a technique, arm, host and section: `technique`, `arm`, `basis`, `concurrency` (lowest and highest, one a
+    line), a column a metric, `measured with` (engine, requests, repeats), `how sure`, `certificate`.
     """
     rows = []
-    keys = ["technique", "arm", "against", "basis", "host"]
-    for (technique, arm, against, basis, _), cells in frame.groupby(keys, sort=False, dropna=False):
+    keys = ["technique", "arm", "against", "basis", "host", "section"]
+    for (technique, arm, against, basis, *_), cells in frame.groupby(keys, sort=False, dropna=False):
         if basis == NOTHING:
             rows.append({"technique": technique, "basis": NOTHING})
             continue
@@ -454,17 +564,44 @@ def matrix(frame: pandas.DataFrame) -> pandas.DataFrame:
             metric: said(cells, metric) for metric in (THROUGHPUT, TPOT, TTFT, KV) if (cells["metric"] == metric).any()
         }
         verdicts = set(cells["certificate"].dropna())
-        rows.append(
-            row
-            | {
-                "certificate": (certificates.UNKNOWN if certificates.UNKNOWN in verdicts else certificates.PASS)
-                if verdicts
-                else None
-            }
-        )
-    return pandas.DataFrame(
-        rows, columns=["technique", "arm", "against", "basis", "concurrency", THROUGHPUT, TPOT, TTFT, KV, "certificate"]
-    )
+        certificate = certificates.UNKNOWN if certificates.UNKNOWN in verdicts else certificates.PASS
+        row |= {"measured with": measured_with(cells), "how sure": how_sure(cells)}
+        rows.append(row | {"certificate": certificate if verdicts else None})
+    columns = ["technique", "arm", "against", "basis", "concurrency", THROUGHPUT, TPOT, TTFT, KV]
+    return pandas.DataFrame(rows, columns=[*columns, "measured with", "how sure", "certificate"])
+
+
+def measured_with(cells: pandas.DataFrame) -> str:
+    """`section 3, vLLM 0.25.1, 10–128 requests, 3 repeats`; empty for a prediction."""
+    if (cells["basis"] == PREDICTED).all():
+        return ""
+    requests = cells["requests"].dropna()
+    spans = "–".join(f"{value:,.0f}" for value in dict.fromkeys([requests.min(), requests.max()]))
+    words = [f"section {cells['section'].iloc[0]:.0f}", cells["engine"].iloc[0]]
+    words += [f"{spans} requests", _repeats(cells)] if len(requests) else []
+    return ", ".join(filter(None, words))
+
+
+def _repeats(cells: pandas.DataFrame) -> str:
+    repeats = cells["repeats"].dropna()
+    return f"{repeats.min():.0f} repeats" if len(repeats) and repeats.min() > 1 else "one draw"
+
+
+def how_sure(cells: pandas.DataFrame) -> str:
+    """How far a figure may be believed: what bounds its noise, and of how many figures it says that they differ."""
+    first = cells.iloc[0]
+    if first["basis"] == PREDICTED:
+        return "arithmetic"
+    if not cells["grounded"].any():
+        return "no basis: " + ("prescribed acceptance" if "prescribed" in str(first["labels"]) else FEW)
+    kept = cells[cells["grounded"]]
+    if (kept["metric"] == KV).all():
+        return "counted at the start"
+    decided = kept["differs"].dropna()
+    certain = f"{int((decided == True).sum())} of {len(kept)} figures certainly differ"  # noqa: E712 - None is neither
+    if (kept["repeats"] > 1).any():
+        return f"{comparisons.CONFIDENCE:.0%} intervals: {certain}"
+    return f"against what equal arms differ by: {certain}" if len(decided) else "nothing bounds the noise"
 
 
 def said(cells: pandas.DataFrame, metric: str) -> str:
@@ -504,52 +641,70 @@ def labels(frame: pandas.DataFrame) -> str:
     return "; ".join(f"{host}: {', '.join(words)}" for host, words in found.items())
 
 
-def pick(
-    frame: pandas.DataFrame,
-    technique: str,
-    metric: str,
-    *,
-    basis: str | None = None,
-    best: bool = True,
-    arms: str = ".*",
-) -> pandas.DataFrame:
-    """The cells of that arm of a technique which does best by `metric` over its concurrencies, on the first basis that
-    has it; empty where none has.
-
-    With `best` false: of that which does worst at the lowest concurrency.
+def ordered(
+    frame: pandas.DataFrame, technique: str, metric: str, *, basis: str, best: bool = True, arms: str = ".*"
+) -> list[pandas.DataFrame]:
+    """The grounded cells of each arm of a technique, on one basis: first that which does best by `metric`, in the
+    geometric mean over its concurrencies. With `best` false: that which does worst at the lowest concurrency.
     """
     rows = frame[
         (frame["technique"] == technique)
-        & (frame["metric"] == metric)
-        & frame["ratio"].notna()
+        & (frame["basis"] == basis)
+        & frame["grounded"]
         & frame["arm"].fillna("").str.fullmatch(arms)
     ]
-    for wanted in (basis,) if basis else (HERE, PUBLISHED, REFERENCE, PREDICTED):
-        mine = rows[rows["basis"] == wanted]
-        if len(mine):
-            at = mine if best else mine[mine["concurrency"].isna() | (mine["concurrency"] == mine["concurrency"].min())]
-            means = at.groupby(["arm", "against", "host"], sort=False)["ratio"].prod() ** (
-                1 / at.groupby(["arm", "against", "host"], sort=False)["ratio"].count()
-            )
-            arm, against, host = means.idxmin() if (metric in (TPOT, TTFT)) == best else means.idxmax()
-            return frame[
-                (frame["technique"] == technique)
-                & (frame["arm"] == arm)
-                & (frame["basis"] == wanted)
-                & (frame["host"] == host)
-                & (frame["against"] == against)
-            ]
-    return rows.iloc[:0]
+    figures = rows[(rows["metric"] == metric) & rows["ratio"].notna()]
+    if not best:
+        lowest = figures["concurrency"].isna() | (figures["concurrency"] == figures["concurrency"].min())
+        figures = figures[lowest]
+    keys = ["arm", "against", "host", "section"]
+    means = figures.assign(log=figures["ratio"].map(math.log)).groupby(keys, sort=False, dropna=False)["log"].mean()
+    lowest_first = (metric in (TPOT, TTFT)) == best
+    groups = dict(list(rows.groupby(keys, sort=False, dropna=False)))
+    named = {tuple(map(str, key)): cells for key, cells in groups.items()}
+    return [named[tuple(map(str, key))] for key in means.sort_values(ascending=lowest_first, kind="stable").index]
 
 
-def phrase(frame: pandas.DataFrame, technique: str, metric: str, *, labelled: bool = True, **chosen) -> str:
-    """`draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64 (reference study, l4x1)`, or `not measured`.
-
-    Without labels for where a caption has them.
+def pick(
+    frame: pandas.DataFrame, technique: str, metric: str, *, basis: str | None = None, **chosen
+) -> pandas.DataFrame:
+    """The cells of that arm of a technique which comes first in `ordered`, on the first basis that has it; empty where
+    none has.
     """
-    cells = pick(frame, technique, metric, **chosen)
+    for wanted in (basis,) if basis else (HERE, PUBLISHED, REFERENCE, PREDICTED):
+        if alike := ordered(frame, technique, metric, basis=wanted, **chosen):
+            return alike[0]
+    return frame.iloc[:0]
+
+
+def phrase(
+    frame: pandas.DataFrame, technique: str, metric: str, *, basis: str | None = None, best: bool = True, **chosen
+) -> str:
+    """`draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64; the best of 3, in the middle draft-k5: TPOT 0.58× …
+    (reference study, l4x1; section 3, vLLM 0.27.1, 10–128 requests, one draw; nothing bounds the noise)`, or `not
+    measured`. The first of several arms never stands without the middle one of its kind.
+    """
+    cells = pick(frame, technique, metric, basis=basis, best=best, **chosen)
     if cells.empty:
         return NOTHING
+    first = cells.iloc[0]
+    alike = ordered(frame, technique, metric, basis=first["basis"], best=best, **chosen)
+    text = _figures(cells, metric)
+    if len(alike) > 1:
+        middle = alike[len(alike) // 2]
+        other = middle.iloc[0]
+        unlike = [_where(other)] if other["host"] != first["host"] else []
+        if str(other["section"]) != str(first["section"]):
+            unlike.append(f"section {other['section']:.0f}, {_repeats(middle)}")
+        rank = f"the {'best' if best else 'worst'} of {len(alike)}"
+        text += f"; {rank}, in the middle {_figures(middle, metric)}" + (f" ({', '.join(unlike)})" if unlike else "")
+    shown = cells[cells["metric"] == metric]
+    about = [_where(first), measured_with(shown), how_sure(shown), first["labels"] or ""]
+    return f"{text} ({'; '.join(filter(None, about))})"
+
+
+def _figures(cells: pandas.DataFrame, metric: str) -> str:
+    """`draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64`: the lowest concurrency, the highest, and the best one."""
     rows = cells[cells["metric"] == metric]
     by_concurrency = rows.set_index("concurrency")
     extreme = by_concurrency["ratio"].idxmin() if metric in (TPOT, TTFT) else by_concurrency["ratio"].idxmax()
@@ -558,20 +713,35 @@ def phrase(frame: pandas.DataFrame, technique: str, metric: str, *, labelled: bo
         f"{_one(by_concurrency.loc[concurrency])} at {'concurrency ' if place == 0 else ''}{concurrency}"
         for place, concurrency in enumerate(ends)
     ] or [_one(rows.iloc[0])]
-    first = rows.iloc[0]
-    return (
-        f"{first['arm']}: {metric} {', '.join(what)} "
-        f"({_where(first)}{', ' + first['labels'] if labelled and first['labels'] else ''})"
-    )
+    return f"{rows.iloc[0]['arm']}: {metric} {', '.join(what)}"
+
+
+def set_aside(frame: pandas.DataFrame, technique: str, metric: str, basis: str) -> list[str]:
+    """What was measured on a basis and is no answer, a line a host: which arms, and why."""
+    rows = frame[
+        (frame["technique"] == technique) & (frame["metric"] == metric) & (frame["basis"] == basis) & ~frame["grounded"]
+    ]
+    lines = []
+    for _, cells in rows.groupby("host", sort=False):
+        why = dict.fromkeys(word for words in cells["labels"] for word in words.split(", ") if word)
+        arms = [
+            f"{arm} at {', '.join(str(int(at)) for at in sorted(of_arm['concurrency'].unique()))}"
+            for arm, of_arm in cells.groupby("arm", sort=False)
+        ]
+        lines.append(f"no answer: {', '.join(arms)} ({_where(cells.iloc[0])}; {'; '.join(why)})")
+    return lines
 
 
 def known(frame: pandas.DataFrame, technique: str, metric: str, **chosen) -> str:
-    """The phrases of every basis that has the figure, one a line, without labels: this host first, predictions last."""
-    found = [
-        phrase(frame, technique, metric, basis=basis, labelled=False, **chosen)
-        for basis in (HERE, PUBLISHED, REFERENCE, PREDICTED)
-    ]
-    return "\n".join(text for text in found if text != NOTHING) or NOTHING
+    """The phrases of every basis that has the figure, one a line, and what was set aside: this host first, predictions
+    last.
+    """
+    lines = []
+    for basis in (HERE, PUBLISHED, REFERENCE, PREDICTED):
+        text = phrase(frame, technique, metric, basis=basis, **chosen)
+        lines += [] if text == NOTHING else [text]
+        lines += set_aside(frame, technique, metric, basis)
+    return "\n".join(lines) or NOTHING
 
 
 def too_large() -> str:
@@ -625,10 +795,15 @@ def rules(frame: pandas.DataFrame) -> dict[str, float | str]:
     return {
         "draft_tpot_low": of("draft-k3", TPOT),
         "draft_tpot_high": of("draft-k3", TPOT, highest=True),
-        "draft_here": phrase(frame, "draft model", TPOT, basis=HERE),
-        "draft_published": phrase(frame, "draft model", TPOT, basis=PUBLISHED),
-        "ngram_here": phrase(frame, "n-gram look-up", TPOT, basis=HERE),
-        "ngram_published": phrase(frame, "n-gram look-up", TPOT, basis=PUBLISHED),
+        "draft_here": _spoken(frame, "draft model", HERE),
+        "draft_published": _spoken(frame, "draft model", PUBLISHED),
+        "ngram_here": _spoken(frame, "n-gram look-up", HERE),
+        "ngram_published": _spoken(frame, "n-gram look-up", PUBLISHED),
+        "ngram_tpot_low": of("ngram-k3", TPOT),
+        "ngram_tpot_high": of("ngram-k3", TPOT, highest=True),
+        "fault": FAULT,
+        "same_draft": disagreement(same_draft()),
+        "fault_gain": draft_cost.figures()["h200_graph_gain"],
         "ngram_ttft": phrase(frame, "n-gram look-up", TTFT, basis=REFERENCE),
         "draft_ttft": phrase(frame, "draft model", TTFT, basis=REFERENCE, best=False),
         "prefix_gain": 1 / of("prefix-on", TTFT),
@@ -639,10 +814,83 @@ def rules(frame: pandas.DataFrame) -> dict[str, float | str]:
         "tp_kv": of("7b-tp4", KV),
         "pp_throughput": of("14b-pp2", THROUGHPUT),
         "pp_throughput_high": of("14b-pp2", THROUGHPUT, highest=True),
-        "fp8_kv": of("fp8", KV, basis=PREDICTED),
+        "fp8_kv": known(frame, "quantised KV cache", KV).replace("\n", "; "),
+        "fp8_throughput": known(frame, "quantised KV cache", THROUGHPUT).replace("\n", "; "),
+        "fp8_tpot": known(frame, "quantised KV cache", TPOT).replace("\n", "; "),
         "predicted_only": ", ".join(predicted) or "none",
         "unmeasured": ", ".join(unmeasured) or "none",
     }
+
+
+def _spoken(frame: pandas.DataFrame, technique: str, basis: str) -> str:
+    """What is known of a technique's TPOT on one basis, as part of a sentence: the phrase, and what was set aside."""
+    text = phrase(frame, technique, TPOT, basis=basis)
+    lines = ([] if text == NOTHING else [text]) + set_aside(frame, technique, TPOT, basis)
+    return "; ".join(lines) or NOTHING
+
+
+def same_draft() -> pandas.DataFrame:
+    """Sections 3 and 4 on one draft, where a host has both: a row an arm at the lowest concurrency, with `ratio` of
+    output throughput to the baseline's and, of repeats, `low` and `high`; and what differs between the two: `prompts`
+    (the data set), `requests` of one repeat, `answer_tokens` of each, `repeats`. `best` marks each section's highest.
+    """
+    rows = []
+    for host in _hosts(4, "")[1:]:
+        found = {section: frame for section in (3, 4) if (frame := _newest(host, section)) is not None}
+        drafts = [_draft_of(frame) for frame in found.values()]
+        if len(found) < 2 or drafts[0] is None or drafts[0] != drafts[1]:
+            continue
+        for section, frame in found.items():
+            lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
+            table = comparisons.compare(lowest, "output_throughput", "baseline")
+            table = table[table["arm"].str.fullmatch(r"draft-k\d+")]
+            for row in table.itertuples():
+                cells = comparisons.usable(lowest[lowest["arm"] == row.arm])
+                run = store.read(cells["file"].iloc[0].parents[3] / "run.json")
+                repeats = cells["repeat"].nunique()
+                rows.append(
+                    {
+                        "host": host,
+                        "section": section,
+                        "arm": row.arm,
+                        "concurrency": row.concurrency,
+                        "ratio": row.ratio,
+                        "low": row.low if repeats > 1 else math.nan,
+                        "high": row.high if repeats > 1 else math.nan,
+                        "differs": row.differs,
+                        "best": row.ratio == table["ratio"].max(),
+                        "prompts": run["dataset"]["name"],
+                        "requests": int(cells["completed"].min()),
+                        "answer_tokens": cells["total_output_tokens"].sum() / cells["completed"].sum(),
+                        "repeats": repeats,
+                        "engine": store.engine_of(run),
+                    }
+                )
+    columns = "host section arm concurrency ratio low high differs best prompts requests answer_tokens repeats engine"
+    return pandas.DataFrame(rows, columns=columns.split())
+
+
+def _draft_of(frame: pandas.DataFrame) -> tuple | None:
+    """Name and digest of the draft that these cells' newest run had."""
+    run = store.read(frame.loc[frame["at"].idxmax(), "file"].parents[3] / "run.json")
+    about = run["models"].get(run["parameters"].get("draft_model"), {})
+    return (about["name"], about["weights_digest"]) if about.get("weights_digest") else None
+
+
+def disagreement(table: pandas.DataFrame) -> str:
+    """In a sentence a host: which k each section has its best with, and whether either is sure."""
+    words = []
+    for host, rows in table.groupby("host", sort=False):
+        parts = [
+            f"section {row.section} has its best with {row.arm}, {_one(row._asdict())} "
+            f"({row.requests} requests of {row.answer_tokens:.0f} tokens, "
+            f"{f'{row.repeats} repeats' if row.repeats > 1 else 'one draw'})"
+            for row in rows[rows["best"]].itertuples()
+        ]
+        same = rows.loc[rows["best"], "arm"].nunique() == 1
+        verdict = "they agree" if same else "the same draft, and two answers: neither k is settled by these"
+        words.append(f"On `{host}` {' and '.join(parts)}: {verdict}.")
+    return " ".join(words) or "No host has both."
 
 
 def advised(host: str, wanted: tuple[advice.Target, ...], section: int = 3) -> list[advice.Advice]:
@@ -664,7 +912,7 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
     rows = [
         (
             "answers come too slowly for whoever is waiting",
-            "speculation: a draft model, an EAGLE head, n-grams for text that repeats its prompt",
+            "speculation: a draft model, an EAGLE head; n-grams where the text is seen to repeat its prompt",
             f"{of('draft model', TPOT)}\n{of('n-gram look-up', TPOT)}",
         ),
         (
@@ -675,7 +923,7 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
         (
             "prompts are long and begin alike",
             "prefix caching; leave it on, it costs nothing where nothing repeats",
-            f"{of('prefix caching', TTFT, arms='(?!prefix-off).*')}\nwithout the cache, "
+            f"{of('prefix caching', TTFT, arms='(?!prefix-off|no-prefix-cache).*')}\nwithout the cache, "
             f"{phrase(frame, 'prefix caching', TTFT, basis=REFERENCE, arms='prefix-off')}",
         ),
         (
@@ -686,7 +934,8 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
         (
             "more requests at once than the cache holds",
             "tensor parallelism, for the cache it frees; a quantised cache",
-            f"{of('tensor parallelism', KV, arms='7b.*')}\n{of('quantised KV cache', KV)}",
+            f"{of('tensor parallelism', KV, arms='7b.*')}\n{of('quantised KV cache', KV)}"
+            f"\n{of('quantised KV cache', THROUGHPUT)}",
         ),
         (
             "prefills disturb the answers under way",

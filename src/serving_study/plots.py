@@ -309,7 +309,7 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
 
 def effects(frame: pandas.DataFrame, metric: str) -> Figure:
     """One row a technique's arm at its lowest concurrency: measured, published, of the reference study and predicted,
-    on one axis.
+    on one axis; a cross is what can be no basis, and a bar an interval over repeats.
     """
     rows = frame[(frame["metric"] == metric) & frame["ratio"].notna()]
     rows = rows[rows["concurrency"] == rows.groupby(["technique", "arm"])["concurrency"].transform("min")]
@@ -317,23 +317,27 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
     figure, axis = plt.subplots(figsize=(7.0, 0.34 * max(4, len(names)) + 1.1), layout="constrained")
     bases = list(dict.fromkeys(zip(rows["basis"], rows["host"], strict=True)))
     for place, (basis, host) in enumerate(bases):
-        mine = rows[(rows["basis"] == basis) & (rows["host"] == host)]
-        at = np.array([names.index(pair) for pair in zip(mine["technique"], mine["arm"], strict=True)]) + 0.12 * (
-            (len(bases) - 1) / 2 - place
-        )
-        errors = np.nan_to_num(np.array([mine["ratio"] - mine["low"], mine["high"] - mine["ratio"]], dtype=float))
-        look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
-        axis.errorbar(
-            mine["ratio"],
-            at,
-            xerr=errors,
-            linestyle="none",
-            markersize=5,
-            capsize=2,
-            color=PALETTE[1 + place],
-            label=_labelled(f"{basis}, {host}", mine),
-            **look,
-        )
+        of_basis = rows[(rows["basis"] == basis) & (rows["host"] == host)]
+        kinds = [name for name, *_ in comparisons.KINDS if of_basis["labels"].fillna("").str.contains(name).any()]
+        label = f"{basis}, {host}" + (f" ({', '.join(kinds)})" if kinds else "")
+        for grounded, part in of_basis.groupby("grounded", sort=False):
+            at = np.array([names.index(pair) for pair in zip(part["technique"], part["arm"], strict=True)]) + 0.12 * (
+                (len(bases) - 1) / 2 - place
+            )
+            errors = np.nan_to_num(np.array([part["ratio"] - part["low"], part["high"] - part["ratio"]], dtype=float))
+            look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
+            axis.errorbar(
+                part["ratio"],
+                at,
+                xerr=errors,
+                linestyle="none",
+                markersize=5,
+                capsize=2,
+                color=PALETTE[1 + place],
+                label=label,
+                **(look if grounded else {"marker": "x"}),
+            )
+            label = None
     axis.axvline(1, color="black", linewidth=0.9)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}×")

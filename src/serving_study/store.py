@@ -363,6 +363,13 @@ def _run_name(cell_file: Path) -> str:
     return cell_file.parents[3].name
 
 
+def engine_of(run: dict) -> str:
+    """`vLLM 0.25.1` of a run.json; empty where it does not say."""
+    told = run.get("provenance", {})
+    version = told.get("environment", {}).get("vllm") or told.get("engine_versions", {}).get("vllm")
+    return f"vLLM {version}" if version else ""
+
+
 def requests_of(cell_file: Path) -> list[dict]:
     """The records of a cell's requests: start_s, ttft_s, itls_s, input_tokens, output_tokens, error."""
     return read(cell_file.with_suffix(".requests.json"))

@@ -45,6 +45,8 @@ WIDTHS = {
     "problem": 8,
     "look first at": 9,
     "what is known": 25,
+    "measured with": 9,
+    "how sure": 9,
 }  # of columns whose words may wrap, in rem; 14 for those in WORDS
 METRIC_NAMES = {
     "total_token_throughput": "total throughput (tok/s)",
@@ -396,8 +398,9 @@ def certificate(frame: pandas.DataFrame) -> Styler:
     return style(pandas.DataFrame(rows), f"Certificates ({labels(frame)})")
 
 
-def badge(verdict: str) -> str:
-    return f'<span class="badge-{verdict}">{verdict}</span>'
+def badge(verdict: str, look: str | None = "") -> str:
+    """A word in the colour of a verdict, its own or that of `look`; grey where that is None."""
+    return f'<span class="badge-{look or (certificates.UNKNOWN if look is None else verdict)}">{verdict}</span>'
 
 
 def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
@@ -561,6 +564,23 @@ def effects(matrix: pandas.DataFrame, about: str = "") -> Styler:
     )
 
 
+def same_draft(table: pandas.DataFrame) -> Styler:
+    """One draft in sections 3 and 4, and what differs between the two (`choosing.same_draft`)."""
+    ends = [
+        DASH if math.isnan(row.low) else f"[{row.low:.2f}, {row.high:.2f}]" for row in table.itertuples(index=False)
+    ]
+    shown = table.assign(interval=ends, best=["best" if best else "" for best in table["best"]])
+    shown = shown.rename(columns={"ratio": "output throughput", "answer_tokens": "answer (tokens)"})
+    names = (
+        "host section arm concurrency output_throughput interval best prompts requests answer_(tokens) repeats engine"
+    )
+    return style(
+        shown[[name.replace("_", " ") for name in names.split()]],
+        "One draft in two sections: multiples of the baseline, and what differs",
+        {"output throughput": "{:.2f}×", "answer (tokens)": "{:.0f}"},
+    )
+
+
 def decisions(table: pandas.DataFrame, about: str = "") -> Styler:
     """The decision table (`choosing.decisions`), one figure a line."""
     return style(_lines(table), f"What to look at first, and what is known of it{f' ({about})' if about else ''}")
@@ -576,7 +596,7 @@ def advised(table: pandas.DataFrame, about: str) -> Styler:
     if len(table):
         table = table.assign(
             verdict=[
-                f'<span class="badge-{looks.get(verdict.split()[0], certificates.UNKNOWN)}">{verdict}</span>'
+                badge(verdict, certificates.UNKNOWN if "no answer" in verdict else looks.get(verdict.split()[0]))
                 for verdict in table["verdict"]
             ]
         )
