@@ -697,7 +697,8 @@ def phrase(
         if str(other["section"]) != str(first["section"]):
             unlike.append(f"section {other['section']:.0f}, {_repeats(middle)}")
         rank = f"the {'best' if best else 'worst'} of {len(alike)}"
-        text += f"; {rank}, in the middle {_figures(middle, metric)}" + (f" ({', '.join(unlike)})" if unlike else "")
+        place = "in the middle" if len(alike) > 2 else "the other"
+        text += f"; {rank}, {place} {_figures(middle, metric)}" + (f" ({', '.join(unlike)})" if unlike else "")
     shown = cells[cells["metric"] == metric]
     about = [_where(first), measured_with(shown), how_sure(shown), first["labels"] or ""]
     return f"{text} ({'; '.join(filter(None, about))})"
@@ -935,7 +936,7 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
             "more requests at once than the cache holds",
             "tensor parallelism, for the cache it frees; a quantised cache",
             f"{of('tensor parallelism', KV, arms='7b.*')}\n{of('quantised KV cache', KV)}"
-            f"\n{of('quantised KV cache', THROUGHPUT)}",
+            f"\n{of('quantised KV cache', THROUGHPUT)}".removesuffix(f"\n{NOTHING}"),
         ),
         (
             "prefills disturb the answers under way",

@@ -68,7 +68,8 @@ class Price:
         return f"{self.usd_per_hour:.4g} USD an hour for {self.instance}{when} ({self.source})"
 
     def as_dict(self) -> dict:
-        return asdict(self)
+        """Its fields; `parts` only of a share."""
+        return {name: value for name, value in asdict(self).items() if name != "parts" or value != 1}
 
     def per_million(self, tokens_per_second: float) -> float:
         """US dollars for a million tokens at a rate."""

@@ -18,7 +18,17 @@ def call(*words):
 
 
 def cell(
-    arm, concurrency, repeat, throughput, tpot, ttft=100.0, certificate="pass", checks=(), at="2026-01-01T00:00:00Z"
+    arm,
+    concurrency,
+    repeat,
+    throughput,
+    tpot,
+    ttft=100.0,
+    certificate="pass",
+    checks=(),
+    at="2026-01-01T00:00:00Z",
+    requests=128,
+    acceptance=None,
 ):
     return {
         "host": "toy",
@@ -32,9 +42,15 @@ def cell(
         "at": at,
         "technique": "none",
         "asked": {"temperature": 0.0},
-        "labels": {"weights": "real", "acceptance": None, "engine": "as released"},
+        "labels": {"weights": "real", "acceptance": acceptance, "engine": "as released"},
         "speculation": None,
-        "result": {"output_throughput": throughput, "median_tpot_ms": tpot, "p99_ttft_ms": ttft},
+        "result": {
+            "output_throughput": throughput,
+            "median_tpot_ms": tpot,
+            "p99_ttft_ms": ttft,
+            "completed": requests,
+            "total_output_tokens": 10 * requests,
+        },
         "certificate": {"verdict": certificate, "checks": list(checks)},
     }
 
@@ -203,7 +219,60 @@ def test_a_withheld_figure_is_unknown_unless_another_target_is_missed(tmp_path):
     )
     found = asked(tmp_path, "ttft_p99_ms=500", "tpot_p50_ms=20")
     assert verdicts(found) == {("a", 1): UNKNOWN, ("b", 1): MISSES, ("a", 8): MEETS}
-    assert "not judged, a figure is withheld: a at 1" in advice.lines(found)
+    assert "not judged: a at 1 (the figure is withheld)" in advice.lines(found)
+
+
+def test_a_p99_of_few_requests_is_not_judged(tmp_path):
+    """The slowest of 99 requests is no 99th percentile, and of 19 no 95th; a median is judged whatever their number."""
+    rows = [cell("few", 1, 0, 100, 10, requests=99), cell("many", 1, 0, 90, 10, requests=100)]
+    measure(tmp_path, [*rows, cell("slow", 1, 0, 80, 50, requests=4)])
+    found = asked(tmp_path, "ttft_p99_ms=500", "tpot_p50_ms=20")
+    assert verdicts(found) == {("few", 1): UNKNOWN, ("many", 1): MEETS, ("slow", 1): MISSES}
+    few = next(row for row in found.rows if row.arm == "few")
+    assert few.why == {"ttft_p99_ms": "not enough requests for p99: 99 of 100"} and few.latencies["ttft_p99_ms"] is None
+    shown = advice.table(found).set_index("arm")
+    assert shown.loc["few", "ttft_p99_ms ≤ 500"] == "not enough requests for p99: 99 of 100"
+    assert (shown.loc["many", "requests"], shown.loc["many", "repeats"]) == (100, 1)
+    assert any("ttft_p99_ms – (not enough requests for p99: 99 of 100)" in line for line in advice.lines(found))
+    target = {name: advice.targets([f"ttft_{name}_ms=1"])[0] for name in ("p50", "p95", "p99", "mean")}
+    assert target["p95"].too_few(19) == "not enough requests for p95: 19 of 20" and not target["p95"].too_few(20)
+    assert not target["p50"].too_few(1) and not target["mean"].too_few(1)
+
+
+def test_where_no_p99_can_be_judged_the_sentence_says_why(tmp_path):
+    measure(tmp_path, [cell("a", 1, 0, 100, 10, requests=4), cell("b", 4, 0, 100, 10, requests=8)])
+    said = advice.sentence(asked(tmp_path, "ttft_p99_ms=500"))
+    assert said.startswith("On toy no cell can be judged: not enough requests for p99: ")
+    assert "4 of 100" in said and "8 of 100" in said
+
+
+def test_no_brackets_stand_around_a_single_draw(tmp_path):
+    """A floor decides with one repeat too; but what is drawn as an interval is of repeats."""
+    single = [cell(arm, 1, 0, value, 10) for arm, value in (("baseline", 100), ("baseline-again", 120), ("a", 300))]
+    measure(tmp_path / "one", single)
+    repeated = [cell("a", 1, repeat, 300 + repeat, 10) for repeat in range(3)]
+    measure(tmp_path / "three", repeated)
+    [one] = [row for row in asked(tmp_path / "one", "tpot_p50_ms=20").rows if row.arm == "a"]
+    assert one.throughput.low < 300 < one.throughput.high
+    assert "[" not in advice.sentence(asked(tmp_path / "one", "tpot_p50_ms=20"))
+    assert "301.0 [" in advice.sentence(asked(tmp_path / "three", "tpot_p50_ms=20"))
+
+
+def test_an_arm_whose_acceptance_was_prescribed_is_never_the_answer(tmp_path):
+    rows = [cell("ngram-k3", 40, 0, 900, 5, acceptance="prescribed"), cell("baseline", 40, 0, 600, 10)]
+    measure(tmp_path, [*rows, cell("baseline", 25, 0, 500, 10), cell("baseline", 16, 0, 300, 10)])
+    found = asked(tmp_path, "tpot_p50_ms=40", price=prices.given("toy", 3.6))
+    assert found.rows[0].arm == "ngram-k3" and found.answer.arm == "baseline" and found.found
+    said = advice.sentence(found)
+    assert "baseline at concurrency 40 has the highest" in said and "(128 requests, one draw)" in said
+    assert "the best of 3, the middle one is baseline at concurrency 25" in said
+    assert said.endswith("ngram-k3 stood above it with an acceptance that was prescribed, which is no answer.")
+    assert advice.table(found)["verdict"].tolist() == ["meets (no answer)", "meets"]
+    assert any("acceptance prescribed: no answer" in line for line in advice.lines(found))
+    assert "fastest: baseline on toy at concurrency 40, 600.0 tok/s out" in advice.across([found, found])
+    measure(tmp_path / "alone", [cell("ngram-k3", 1, 0, 900, 5, acceptance="prescribed")])
+    alone = asked(tmp_path / "alone", "tpot_p50_ms=40")
+    assert not alone.found and advice.sentence(alone) == "On toy no cell can be judged."
 
 
 def test_cost_is_of_the_hosts_price(tmp_path):
@@ -239,6 +308,9 @@ def test_the_published_results_of_the_h200(results, cache):
         and "published with the book (data/results/h200x1/section-3" in told["where"]
     )
     assert "random weights" in told["labels"] and told["rows"][0]["verdict"] == "meets" and told["price"] is None
+    # What ranks first accepted what it was told to: the baseline is the answer.
+    assert told["rows"][0]["prescribed"] and told["engine"] == "vLLM 0.25.1"
+    assert advice.of_host("h200x1", 3, advice.targets(["ttft_p99_ms=500"])).answer.arm == "baseline"
     assert call("--host", "h200x1", "--slo", "tpot_p50_ms=0.1").exit_code == 1
     assert not results.exists()
 

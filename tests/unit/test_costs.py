@@ -63,6 +63,7 @@ def test_requests_on_a_part_of_an_instance_cost_the_part_and_the_whole(cache):
     assert parts and parts == pytest.approx([8.0] * len(parts))
     assert costs.price_of("h200x1").rented.usd_per_hour == pytest.approx(63.296)
     assert costs.price_of("l4x1").rented == costs.price_of("l4x1")
+    assert costs.price_of("h200x1").as_dict()["parts"] == 8 and "parts" not in costs.price_of("l4x1").as_dict()
 
 
 def test_without_a_price_there_is_no_cost(cells, cache):
