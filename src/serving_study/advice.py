@@ -437,7 +437,7 @@ def sentence(advice: Advice) -> str:
     said += f" ({unjudged})" if unjudged else ""
     if row.verdict != MISSES and len(alike) > 1:
         said += (
-            f"; that is the best of {len(alike)}, the middle one is {middle.arm} at concurrency {middle.concurrency} "
+            f"; that is the best of {len(alike)}, the {'middle' if len(alike) > 2 else 'other'} one is {middle.arm} at concurrency {middle.concurrency} "
             f"with {_range(middle.throughput)}"
         )
     above = list(dict.fromkeys(other.arm for other in advice.rows[: advice.rows.index(row)]))
@@ -453,6 +453,11 @@ def _measured_with(row: Row) -> str:
     if not row.repeats:
         return ""
     return f" ({row.requests} requests, {f'{row.repeats} repeats' if row.repeats > 1 else 'one draw'})"
+
+
+def about(advice: Advice) -> str:
+    """`h200x1, measured, vLLM 0.25.1, random weights`: what a caption says of these figures."""
+    return ", ".join(filter(None, [advice.host, advice.basis, advice.engine, advice.labels]))
 
 
 def table(advice: Advice) -> pandas.DataFrame:

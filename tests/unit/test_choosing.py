@@ -316,6 +316,8 @@ def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
     assert advice.sentence(found["h200x1"]).startswith(
         "On h200x1, measured: baseline at concurrency 40 has the highest output throughput within the targets"
     )
-    shown = tables.advised(advice.table(found["h200x1"]), "h200x1").to_html()
+    about = advice.about(found["h200x1"])
+    assert about == "h200x1, measured, vLLM 0.25.1, random weights, prescribed acceptance"
+    shown = tables.advised(advice.table(found["h200x1"]), about).to_html()
     assert '<span class="badge-unknown">meets (no answer)</span>' in shown and "badge-pass" in shown
     assert set(advice.table(found["l4x1"])["verdict"]) <= {"meets (predicted)", "misses (predicted)"}
