@@ -436,8 +436,9 @@ def sentence(advice: Advice) -> str:
     unjudged = "; ".join(f"{name} is not judged, {why}" for name, why in row.why.items())
     said += f" ({unjudged})" if unjudged else ""
     if row.verdict != MISSES and len(alike) > 1:
+        place = "middle" if len(alike) > 2 else "other"
         said += (
-            f"; that is the best of {len(alike)}, the {'middle' if len(alike) > 2 else 'other'} one is {middle.arm} at concurrency {middle.concurrency} "
+            f"; that is the best of {len(alike)}, the {place} one is {middle.arm} at concurrency {middle.concurrency} "
             f"with {_range(middle.throughput)}"
         )
     above = list(dict.fromkeys(other.arm for other in advice.rows[: advice.rows.index(row)]))
