@@ -1,0 +1,104 @@
+"""Whether a text that a server sent is language or garbage: the one judge, of a start's first answer and of a load's.
+
+It knows no language and asks for none: numbers, JSON and code are as good as prose in any script. It refuses what
+broken sampling and broken memory were seen to send: control and replacement characters in bulk, one token over and
+over, nothing but marks and spaces, and word salad, in which hardly a word comes twice. What can mislead: a text of
+fewer than `ENOUGH` words is no salad to it, whatever the words are, so that short answers are held together
+(`are_sane`); a model whose sampling is only a little wrong goes through; a list of forty-five unlike names would not.
+
+    >>> fault("巴黎是法国的首都") is None
+    True
+    >>> fault("Paris" + 24 * "!")
+    "'!' over and over"
+"""
+
+import re
+import unicodedata
+
+BULK = 0.02  # of the characters
+ONE_TOKEN, TIMES = 0.75, 5  # of what is not space, and so often at least
+LONGEST_TOKEN, LONGEST_RULE = 16, 80
+# Over the 528 languages of the Declaration of Human Rights, 3 windows of 1,000 of 40 words have fewer repeated
+# beginnings, 1 of 10,000 of 60 (one in 25 in Hebrew); of words drawn at random, nearly all.
+ENOUGH, REPEATED = 45, 0.04
+CUT = "\ufffd"  # also what the last character is when a text ends inside it, up to three times
+SHAPERS = "\u200c\u200d"  # joiners that belong to a word
+# Scripts without spaces between words: each character counts as one.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+RULE = re.compile(rf"([-=_*#~.+|:─═])\1{{3,{LONGEST_RULE}}}(?!\1)")
+AGAIN = re.compile(rf"(\S{{1,{LONGEST_TOKEN}}}?\s?)\1{{{TIMES - 1},}}")
+STRANGE = ("Cc", "Cs", "Co", "Cn")
+
+
+def is_sane(text: str) -> bool:
+    """Whether `text` is none of the garbage that is known."""
+    return fault(text) is None
+
+
+def are_sane(texts: list[str]) -> list[bool]:
+    """`is_sane` of each of a load's answers. Those too short to be told from word salad are judged together for it."""
+    short = [text for text in texts if len(units(text)) < ENOUGH]
+    salad = is_salad("\n".join(short))
+    return [is_sane(text) and not (salad and len(units(text)) < ENOUGH) for text in texts]
+
+
+def fault(text: str) -> str | None:
+    """What makes `text` garbage, in words; None where nothing does."""
+    whole = text.removesuffix(CUT).removesuffix(CUT).removesuffix(CUT)
+    strange = sum(character == CUT or _is_strange(character) for character in whole)
+    if strange > BULK * len(whole):
+        return f"{strange} of {len(whole)} are control or replacement characters"
+    if not any(unicodedata.category(character)[0] in "LN" or ord(character) >= 0x1F000 for character in whole):
+        return "no letter and no digit"
+    if token := _one_token(whole):
+        return f"{token!r} over and over"
+    return f"of {len(units(whole))} words hardly one comes twice" if is_salad(whole) else None
+
+
+def is_salad(text: str) -> bool:
+    """Whether hardly a word of `text` begins as another one near it: words drawn at random from a vocabulary do not,
+    those of a language do, function words and endings aside, within some forty of each other.
+    """
+    begun = [_beginning(unit) for unit in units(text)]
+    last = len(begun) - ENOUGH
+    starts = sorted({*range(0, last + 1, ENOUGH), last}) if last >= 0 else []
+    shares = [1 - len(set(begun[start : start + ENOUGH])) / ENOUGH for start in starts]
+    return bool(shares) and sum(share < REPEATED for share in shares) > len(shares) / 2
+
+
+def units(text: str) -> list[str]:
+    """The words of a text, in small letters, without digits and marks; of scripts without spaces the characters."""
+    found, word = [], ""
+    for character in f"{text} ":
+        unspaced = UNSPACED.match(character)
+        if not unspaced and (unicodedata.category(character)[0] in "LM" or character in SHAPERS):
+            word += character
+            continue
+        found += [word.casefold()] if word else []
+        found += [character] if unspaced and unicodedata.category(character)[0] == "L" else []
+        word = ""
+    return found
+
+
+def _beginning(word: str) -> str:
+    """As much of a word as its forms have in common: four letters, two syllables of Hangul."""
+    composed = unicodedata.normalize("NFC", word)
+    return composed[: 2 if "\uac00" <= composed[0] <= "\ud7a3" else 4]
+
+
+def _one_token(text: str) -> str | None:
+    """The token that most of `text` consists of. Rules of a table and runs of several digits are none."""
+    text = RULE.sub(lambda found: 3 * found[1], text) + " "
+    length = len("".join(text.split()))
+    for found in AGAIN.finditer(text):
+        digits = {character for character in found[1] if character.isdigit()}
+        if len(digits) < 2 and len("".join(found[0].split())) > ONE_TOKEN * length:
+            return found[1].strip()
+    return None
+
+
+def _is_strange(character: str) -> bool:
+    return unicodedata.category(character) in STRANGE and character not in "\t\n\r\f"
