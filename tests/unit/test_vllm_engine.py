@@ -1,6 +1,8 @@
 """vLLM's command lines word for word, its real startup logs, and why it died."""
 
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from serving_study import engines, servers
 from serving_study.arms import Arm, _prescribe
 from serving_study.engines import vllm
-from serving_study.errors import ParameterError
+from serving_study.errors import HostError, ParameterError
 from serving_study.hosts import Gpu, Host
 from serving_study.models import Model
 
@@ -26,6 +28,7 @@ OPTIONS = {
 }
 BASELINE = Arm("baseline", Model("Qwen/Qwen2.5-7B-Instruct", "/models/7b", Path("/models/7b")), options=OPTIONS)
 DRAFT = Model("Qwen/Qwen2.5-0.5B-Instruct", "/models/0.5b", Path("/models/0.5b"))
+TRACEBACK = "Traceback (most recent call last):\n"
 COMMON = (
     "/venv/bin/python -m vllm.entrypoints.cli.main serve /models/7b --host 127.0.0.1 --port 8000 "
     "--served-model-name Qwen/Qwen2.5-7B-Instruct "
@@ -214,6 +217,40 @@ def test_the_cause_in_a_whole_log(name, cause):
             "target and draft vocabularies differ",
         ),
         ("OSError: [Errno 28] No space left on device", "disk full"),
+        ("OSError: [Errno 28] No space left on device: '/cache/vllm/x'", "disk full"),
+        (f"{TRACEBACK}    os.write(file, data)\nOSError: [Errno 28] No space left on device", "disk full"),
+        ("OSError: [Errno 28] No space left on device: '/psm_44d64e2f'", vllm.SHARED_MEMORY_FULL),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", vllm.SHARED_MEMORY_FULL),
+        (
+            f'{TRACEBACK}  File "/python/multiprocessing/shared_memory.py", line 114, in __init__\n'
+            "    self._mmap = mmap.mmap(self._fd, size)\nOSError: [Errno 28] No space left on device",
+            vllm.SHARED_MEMORY_FULL,
+        ),
+        (
+            "RuntimeError: unable to write to file </torch_913_1762_0>: No space left on device (28)",
+            vllm.SHARED_MEMORY_FULL,
+        ),
+        (
+            "node1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-0ZdN1F to 33030532 "
+            "bytes, error: No space left on device (28)",
+            vllm.SHARED_MEMORY_FULL,
+        ),
+        (
+            f'{TRACEBACK}  File "/python/multiprocessing/synchronize.py", line 57, in __init__\n'
+            "    sl = self._semlock = _multiprocessing.SemLock(\nOSError: [Errno 28] No space left on device",
+            vllm.SHARED_MEMORY_FULL,
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+            "workers are out of shared memory. Please try to raise your shared memory limit.",
+            vllm.SHARED_MEMORY_FULL,
+        ),
+        ("Fatal Python error: Bus error", vllm.BUS_ERROR),
+        (
+            f'{TRACEBACK}  File "/python/multiprocessing/shared_memory.py", line 1\nFileNotFoundError: gone\n'
+            f"{TRACEBACK}    file.write(text)\nOSError: [Errno 28] No space left on device",
+            "disk full",
+        ),
         (
             "(EngineCore pid=1) ERROR 07-14 10:02:38 [core.py:866] RuntimeError: NCCL error: unhandled system error",
             "RuntimeError: NCCL error: unhandled system error",
@@ -223,6 +260,126 @@ def test_the_cause_in_a_whole_log(name, cause):
 )
 def test_known_causes(line, cause):
     assert vllm.cause(f"INFO before\n{line}\nINFO after\n") == cause
+
+
+REFUSED = "a configuration that the engine refuses: Total number of heads (9) must be divisible by 2."
+VALUE_ERROR = "  Value error, Total number of heads (9) must be divisible by 2. [type=value_error, input_value=x]"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "(APIServer pid=1) ",
+        "(EngineCore_DP0 pid=123) ",
+        "(EngineCore_DP1 pid=1) (Worker_TP0_EP0 pid=22) ",
+        "(RayWorkerWrapper pid=12, ip=10.0.0.7) ",
+        "\x1b[0;36m(EngineCore_DP0 pid=123)\x1b[0;0m ",
+        "\x1b[1;36m(APIServer pid=1)\x1b[0;0m ERROR 07-14 10:02:38 [core.py:866] ",
+        "ERROR 2026-07-14 10:02:38,123 [v1/core.py:866] ",
+    ],
+)
+def test_neither_colours_nor_a_processs_name_hide_a_cause(before):
+    assert vllm.cause(f"INFO\n{before}ValidationError\n{before}{VALUE_ERROR}\n") == REFUSED
+    assert vllm.cause(f"INFO\r\n{before}\x1b[31mRuntimeError: NCCL error\x1b[0m\r\n") == "RuntimeError: NCCL error"
+
+
+@pytest.mark.parametrize("name", ["gpu-oom", "cpu-fails-unrecognized", "cpu-fails-blocks", "cpu-fails-tp"])
+def test_the_cause_in_a_whole_log_with_colours(name):
+    assert vllm.cause(coloured(log(name))) == vllm.cause(log(name)) is not None
+
+
+@pytest.mark.parametrize("name", ["cpu-baseline", "cpu-ngram-k3", "gpu-baseline", "cpu-hybrid"])
+def test_the_figures_of_a_start_with_colours(name):
+    assert vllm.parse_start(coloured(log(name))) == vllm.parse_start(log(name)) != {}
+    assert vllm.cause(coloured(log(name))) is None
+    assert vllm.is_loading(coloured(log(name))) == vllm.is_loading(log(name))
+
+
+def test_what_stands_beside_the_engine_is_read_in_colours():
+    line = log("cpu-lmcache-server-disk")
+    assert vllm.sidecar(f"\x1b[0m{line.strip()}\x1b[0m\r\n") == vllm.sidecar(line) is not None
+
+
+def coloured(text: str) -> str:
+    """As the engine writes to a terminal: each line's process and level in colour, numbers too by some programs."""
+    text = re.sub(r"^(\([^)]*\))", "\x1b[0;36m\\1\x1b[0;0m", text, flags=re.MULTILINE)
+    text = re.sub(r"(ERROR|INFO|WARNING)", "\x1b[32m\\1\x1b[0m", text)
+    return re.sub(r"(\d+\.\d+)", "\x1b[1m\\1\x1b[0m", text).replace("\n", "\r\n")
+
+
+def test_a_library_is_preloaded_from_a_path_without_a_space(tmp_path, monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(vllm.tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    for place in ("a checkout", "a:checkout", "plain"):
+        lib = tmp_path / place / "lib"
+        lib.mkdir(parents=True)
+        (lib / "libiomp5.so").write_text(place)
+        named = vllm.environment(BASELINE, CPU, tmp_path / place / "bin" / "python")["LD_PRELOAD"]
+        assert not re.search("[ :]", named) and Path(named).read_text() == place
+        assert (named == str(lib / "libiomp5.so")) == (place == "plain")
+    folder = tmp_path / "tmp" / f"serving-study-{os.getuid()}"
+    assert len(list(folder.iterdir())) == 2 and folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_of_somebody_elses_is_not_preloaded_from(tmp_path, monkeypatch):
+    library = tmp_path / "a checkout" / "libiomp5.so"
+    library.parent.mkdir()
+    library.touch()
+    monkeypatch.setattr(vllm.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    (tmp_path / "runtime").mkdir()
+    theirs = tmp_path / "runtime" / f"serving-study-{os.getuid()}"
+    theirs.mkdir(mode=0o777)
+    theirs.chmod(0o777)
+    assert Path(vllm.preloadable(library)).parent == tmp_path / f"serving-study-{os.getuid()}"
+    assert not list(theirs.iterdir())
+    monkeypatch.setattr(vllm.Path, "symlink_to", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+    other = tmp_path / "a checkout" / "other.so"
+    with pytest.raises(HostError, match="cannot be preloaded from a path with a space or colon") as caught:
+        vllm.preloadable(other)
+    assert caught.value.next.startswith("export TMPDIR=")
+
+
+def test_a_home_that_cannot_be_written_moves_the_caches(tmp_path, cache, monkeypatch, capsys):
+    for name in vllm.CACHES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert vllm.caches() == {}
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file" / "nobody"))  # also root cannot write there
+    moved = vllm.caches()
+    own = cache / "engine"
+    assert moved == {
+        "XDG_CACHE_HOME": f"{own}/xdg_cache_home",
+        "XDG_CONFIG_HOME": f"{own}/xdg_config_home",
+        "HF_HOME": f"{own}/hf_home",
+        "TRITON_HOME": f"{own}/triton_home",
+        "FLASHINFER_WORKSPACE_BASE": f"{own}/flashinfer_workspace_base",
+        "CUDA_CACHE_PATH": f"{own}/cuda_cache_path",
+        "TORCHINDUCTOR_CACHE_DIR": f"{own}/torchinductor",
+    }
+    assert moved.items() <= vllm.environment(BASELINE, CPU, PYTHON).items()
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/file/nobody cannot be written: what engines keep ")
+    assert capsys.readouterr().err == ""  # it is said once
+    # What the caller names himself is left where it is, as long as it can be written.
+    for name in moved:
+        monkeypatch.setenv(name, str(tmp_path / "there"))
+    assert vllm.caches() == {}
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "file" / "x"))
+    assert vllm.caches()["VLLM_CACHE_ROOT"] == f"{own}/vllm_cache_root"
+
+
+def test_a_hub_folder_that_is_there_is_read_though_it_cannot_be_written(tmp_path, cache, monkeypatch):
+    for name in vllm.CACHES:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(vllm, "_is_writable", lambda place: False)
+    moved = vllm.caches()
+    assert "HF_HOME" not in moved and "XDG_CACHE_HOME" in moved
 
 
 def test_a_consequence_is_not_the_cause_where_there_is_another():

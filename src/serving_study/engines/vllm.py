@@ -1,17 +1,24 @@
 """vLLM: its command line, its environment, what its startup log says, and the names of its counters.
 
-What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank; `--speculative-model`
-and `--num-speculative-tokens` are gone, everything about speculation is one JSON option; an unknown key inside
-`kv_connector_extra_config` is accepted in silence. An arm with a sidecar has two servers: `beside` makes one command of
-them."""
+What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank, and its lines have
+colours and names of processes (`logs`); `--speculative-model` and `--num-speculative-tokens` are gone, everything about
+speculation is one JSON option; an unknown key inside `kv_connector_extra_config` is accepted in silence. An arm with a
+sidecar has two servers: `beside` makes one command of them."""
 
+import functools
+import hashlib
 import json
 import os
 import re
+import stat
+import sys
+import tempfile
 from pathlib import Path
 
+from .. import logs, paths
 from ..arms import Arm
 from ..environments import ENGINE_SIDE
+from ..errors import HostError
 from ..hosts import Host, cores
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
@@ -80,6 +87,10 @@ OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "
     r"total capacity of (?P<capacity>[\d.]+ [KMG]iB) of which (?P<free>[\d.]+ [KMG]iB) is free"
 )
+# What vLLM's logger puts before an error.
+HEAD = r"^(?:(?:ERROR|CRITICAL) [\d:., -]*\[[^\]]*\] )?"
+TRACEBACK_LINES = 60
+SPLIT_AT = re.compile(r"[\s:]")
 CAUSES = (
     (
         re.compile(
@@ -97,16 +108,23 @@ CAUSES = (
     (re.compile(r"Address already in use"), "the port is taken"),
     (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
     (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
-    (re.compile(r"No space left on device"), "disk full"),
     (
         re.compile(r"ModuleNotFoundError: (?P<a>No module named '[\w.]+')"),
         "a module that the engine's environment does not have",
     ),
     (
-        re.compile(r"^ *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE),
+        re.compile(HEAD + r" *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE),
         "a configuration that the engine refuses",
     ),
 )
+NO_SPACE = re.compile(r"^.*(?:No space left on device|out of shared memory).*$", re.MULTILINE)
+# What an error about shared memory names, in its own line or in its traceback. /dev/shm is a file system of its own,
+# of 64 MiB in a container that was given no other size, and says «No space left on device» like any.
+SHARED_MEMORY = re.compile(r"/dev/shm|\bpsm_|/torch_\d|\bnccl-|[Ss]hared[ _]memory|shm_broadcast|_posixshmem|SemLock")
+MORE_SHARED_MEMORY = "give a container more by --shm-size=8g or --ipc=host, else mount -o remount,size=8g /dev/shm"
+SHARED_MEMORY_FULL = f"shared memory full (/dev/shm): {MORE_SHARED_MEMORY}"
+# Writing to shared memory that is full is no error but a signal.
+BUS_ERROR = f"a bus error, as where shared memory (/dev/shm) is full: {MORE_SHARED_MEMORY}"
 # What the API server says when its engine has died: never the cause where there is another error.
 CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 
@@ -189,14 +207,36 @@ def _flags(options: dict) -> list[str]:
     return words
 
 
+# What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
+DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
+# Where an engine keeps what it compiled and fetched, by the variable that names another place.
+CACHES = {
+    "XDG_CACHE_HOME": "~/.cache",
+    "XDG_CONFIG_HOME": "~/.config",
+    "HF_HOME": "~/.cache/huggingface",
+    "TRITON_HOME": "~",
+    "FLASHINFER_WORKSPACE_BASE": "~",
+    "CUDA_CACHE_PATH": "~/.nv/ComputeCache",
+    "VLLM_CACHE_ROOT": None,  # below those above, unless it is given
+    "VLLM_CONFIG_ROOT": None,
+}
+
+
 def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
-    """Variables that the server needs beside the caller's own."""
+    """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "LMCACHE_TRACK_USAGE": "false",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "",
+        "NO_COLOR": "1",
+        "VLLM_LOGGING_COLOR": "0",
+        # The figures of a start are read from the log.
+        "VLLM_CONFIGURE_LOGGING": "1",
+        "VLLM_LOGGING_PREFIX": "",
+        "VLLM_LOGGING_LEVEL": "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
     }
+    variables |= caches()
     if arm.technique == "offload":
         variables["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache, which the probe of a tier needs
     if arm.sidecar:
@@ -212,9 +252,84 @@ def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
     return variables | {key: str(value) for key, value in arm.environment.items()}
 
 
+def caches() -> dict[str, str]:
+    """Variables that name places in our own cache folder for what an engine would keep where it cannot write, as below
+    a HOME of somebody else's; empty where it can.
+
+    A model hub's folder that is there is left where it is: what is read from it need not be written.
+    """
+    own, moved = paths.CACHE / "engine", {}
+    for name, usual in CACHES.items():
+        if not (named := os.environ.get(name) or usual):
+            continue
+        place = Path(os.path.expanduser(named))
+        if not _is_writable(place) and not (name == "HF_HOME" and place.is_dir()):
+            moved[name] = str(own / name.lower())
+    if moved:
+        Path(own).mkdir(parents=True, exist_ok=True)
+        moved.setdefault("TORCHINDUCTOR_CACHE_DIR", str(own / "torchinductor"))
+        _say_once(
+            f"{os.path.expanduser('~')} cannot be written: what engines keep between starts goes to {own} "
+            f"({', '.join(sorted(moved))})"
+        )
+    return moved
+
+
+def _is_writable(place: Path) -> bool:
+    """Whether files can be made in `place`, or it can be made; asked of its nearest folder that there is."""
+    if not place.is_absolute():
+        return False  # `~` of a user without a home
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def _openmp(python: Path) -> list[str]:
     """Intel's OpenMP beside the interpreter, which vLLM's CPU build asks to have preloaded (a fifth less TPOT here)."""
-    return [str(library) for library in [python.parent.parent / "lib" / "libiomp5.so"] if library.exists()]
+    library = python.parent.parent / "lib" / "libiomp5.so"
+    return [preloadable(library)] if library.exists() else []
+
+
+def preloadable(library: Path) -> str:
+    """A path to `library` without a space or colon: LD_PRELOAD is split at both, and what is not found is left out in
+    silence. A link in a folder of this user's own where its own path has one.
+
+    Raises HostError when there is no place for such a link.
+    """
+    if not SPLIT_AT.search(str(library)):
+        return str(library)
+    name = hashlib.sha256(os.fsencode(library)).hexdigest()[:16]
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/dev/shm", "/var/tmp"):
+        if not parent or SPLIT_AT.search(parent):
+            continue
+        folder = Path(parent) / f"serving-study-{os.getuid()}"
+        link = folder / f"{name}-{library.name}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            about = folder.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+                continue  # somebody else's: what lies there would be loaded into our server
+            if not link.is_symlink() or os.readlink(link) != str(library):
+                link.unlink(missing_ok=True)
+                link.symlink_to(library)
+            return str(link)
+        except OSError:
+            continue
+    raise HostError(
+        "a library cannot be preloaded from a path with a space or colon, and there is no place for a link to it",
+        value=library,
+        allowed="a checkout whose path has none, or a temporary folder that can be written",
+        next="export TMPDIR=FOLDER, then the same command again",
+    )
 
 
 def _number(text: str) -> float:
@@ -226,7 +341,7 @@ def parse_start(log: str) -> dict:
 
     `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of
     `max_model_len`."""
-    figures = {}
+    figures, log = {}, logs.plain(log)
     patterns = {
         "weights_gib": r"Model loading took ([\d.]+) (?:GiB|GB)",
         "kv_cache_tokens": r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens",
@@ -251,7 +366,7 @@ def parse_start(log: str) -> dict:
 
 def is_loading(log: str) -> bool:
     """Whether a server has done its imports and goes on to its weights."""
-    return "Starting to load model" in log
+    return "Starting to load model" in logs.plain(log)
 
 
 def ineffective(arm: Arm, log: str) -> str | None:
@@ -260,6 +375,7 @@ def ineffective(arm: Arm, log: str) -> str | None:
 
     A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key of a
     second tier in the LMCache server."""
+    log = logs.plain(log)
     if arm.sidecar:
         return _ineffective_beside(arm.sidecar.options, sidecar(log))
     wanted = {
@@ -285,7 +401,7 @@ def sidecar(log: str) -> dict | None:
     """What an arm's log says of the server beside it: `name`, `message_port`, `http_port`, `ready_s`, `settings`; None
     without one.
     """
-    found = re.search(r"^beside: (\{.*\})$", log, re.MULTILINE)
+    found = re.search(r"^beside: (\{.*\})$", logs.plain(log), re.MULTILINE)
     return json.loads(found[1]) if found else None
 
 
@@ -346,18 +462,30 @@ def _same(found: str | None, wanted) -> bool:
 
 def cause(log: str) -> str | None:
     """Why a server died, from its log, in one line; None when it is none of the known causes."""
+    log = logs.unprefixed(log)
     found = OUT_OF_MEMORY.search(log)
     if found:
         return f"out of memory: tried to allocate {found['tried']}, {found['free']} free of {found['capacity']}"
     if re.search(r"OutOfMemoryError", log):
         return "out of memory"
+    if full := _full(log):
+        return full
     for pattern, name in CAUSES:
         found = pattern.search(log)
         if found:
             detail = ", ".join(value for value in found.groupdict().values() if value)
             return f"{name}: {detail}" if detail else name
-    errors = re.findall(
-        r"^(?:\(.*?\) )?(?:ERROR [\d: -]*\[[^\]]*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE
-    )
+    errors = re.findall(HEAD + r"((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
     causes = [error for error in errors if not CONSEQUENCE.search(error)] or errors
     return causes[-1].strip()[:300] if causes else None
+
+
+def _full(log: str) -> str | None:
+    """Which of the two is full, the disk or shared memory, by the error's line and the traceback that it ends."""
+    found = NO_SPACE.search(log)
+    if not found:
+        return BUS_ERROR if re.search(r"\b[Bb]us error\b", log) else None
+    before = log[: found.start()].splitlines()[-TRACEBACK_LINES:]
+    begins = next((index for index in reversed(range(len(before))) if "Traceback (most recent" in before[index]), None)
+    told = [] if begins is None else before[begins:]
+    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*told, found[0]])) else "disk full"
