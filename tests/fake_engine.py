@@ -11,6 +11,7 @@ event; `--lives 1` keeps a fault to the first life, counted there. A file SWITCH
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -368,6 +369,11 @@ class Quiet(ThreadingHTTPServer):
         print(f"INFO client left: {sys.exc_info()[1]!r}", flush=True)
 
 
+def painted(text: str, colours: int) -> str:
+    """`text` as a program writes it that FORCE_COLOR was set for."""
+    return re.sub(r"(\([A-Z]\w+ pid=\d+\)|[\d.,]+)", "\x1b[1;36m\\1\x1b[0m", text) if colours else text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--port", type=int, required=True)
@@ -382,11 +388,12 @@ def main() -> None:
     parser.add_argument("--kv-blocks", type=int, default=768)
     parser.add_argument("--tier", type=int, default=0, help="1: what the device loses is found below it")
     parser.add_argument("--tensor-parallel-size", type=int, help="so many processes beside this one")
+    parser.add_argument("--colours", type=int, default=0, help="1: what is printed at the start has colours in it")
     parser.add_argument("--variant", help="means nothing: tells arms apart")
     state = State(options := parser.parse_args())
     note("server", arm=os.environ.get("ARM"), port=options.port, fault=options.fault)
     if state.fault == "oom":
-        print(OUT_OF_MEMORY.read_text(), flush=True)
+        print(painted(OUT_OF_MEMORY.read_text(), options.colours), flush=True)
         sys.exit(1)
     if state.fault == "dies-at-start":
         print("something odd happened", flush=True)
@@ -401,7 +408,7 @@ def main() -> None:
         note("child", child=child.pid)
     if state.fault == "ignores-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print(START.replace("12,288", f"{options.block * options.kv_blocks:,}"), flush=True)
+    print(painted(START.replace("12,288", f"{options.block * options.kv_blocks:,}"), options.colours), flush=True)
     Quiet(("127.0.0.1", options.port), handler(state)).serve_forever()
 
 

@@ -14,10 +14,10 @@ import re
 import time
 from collections.abc import Callable
 
-from . import engines, hosts, metrics, servers, store, sweeps
+from . import engines, hosts, logs, metrics, servers, store, sweeps
 from .arms import Arm
 from .engines import vllm
-from .errors import HostError, LoadError, ServerError
+from .errors import StoreError, StudyError
 from .store import Run, Store
 from .sweeps import Plan, Results
 
@@ -85,7 +85,11 @@ def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupporte
 
 
 def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
-    """One server's life, and its record; returns why it failed."""
+    """One server's life, and its record; returns why it failed.
+
+    What fails once the figures are known (memory that does not come back) is added to the record of a good start.
+    """
+    figures = {}
     folder, began, free = (
         run.start_folder(arm.name),
         time.monotonic(),
@@ -94,27 +98,21 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
-            figures = server.start | cache(metrics.scrape(server.url))
+            figures = server.start
+            figures = figures | cache(metrics.scrape(server.url))
+            sweeps.write_start(plan, run, arm, "ok", figures=figures)
         servers.wait_for_gpu_memory(plan.host, free)
-        sweeps.write_start(plan, run, arm, "ok", figures=figures)
-    except (ServerError, LoadError, HostError) as error:
-        reason, log = error.reason if isinstance(error, ServerError) else str(error), folder / "server.log"
-        whole = log.read_text(errors="replace") if log.is_file() else ""
-        figures = said(whole)
-        if reason.endswith(servers.UNSAID):  # its processes went on writing while they ended
-            reason = engines.get(arm.engine).cause(whole) or reason
-        sweeps.write_start(
-            plan,
-            run,
-            arm,
-            "failed",
-            reason=reason,
-            figures=figures,
-            last_lines=getattr(error, "last_lines", ()),
-            exit_code=getattr(error, "exit_code", None),
-            failure_s=time.monotonic() - began,
-        )
-        return reason
+    except StoreError:
+        raise
+    except StudyError as error:
+        failure, whole = sweeps.failure_of(error, time.monotonic() - began), logs.read(folder / "server.log")
+        if failure["reason"].endswith(servers.UNSAID):  # its processes went on writing while they ended
+            failure["reason"] = engines.get(arm.engine).cause(whole) or failure["reason"]
+        if (folder / "start.json").is_file():
+            sweeps.write_start(plan, run, arm, "ok", figures=figures, later=failure)
+        else:
+            sweeps.write_start(plan, run, arm, "failed", figures=said(whole) | figures, **failure)
+        return failure["reason"]
     return None
 
 

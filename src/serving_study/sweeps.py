@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,10 +25,11 @@ from . import (
     comparisons,
     engines,
     hosts,
+    language,
     metrics,
-    paths,
     ranks,
     servers,
+    sources,
     store,
     tiers,
     variables,
@@ -37,7 +37,7 @@ from . import (
 from .arms import Arm
 from .engines import vllm
 from .environments import Environment
-from .errors import HostError, LoadError, ServerError
+from .errors import HostError, LoadError, ServerError, StoreError, StudyError
 from .hosts import Host
 from .loads import Generator, Load
 from .store import Run, Store
@@ -370,7 +370,8 @@ def record_of(plan: Plan) -> dict:
             "python": plan.environment.python_version,
             "engine_versions": plan.environment.versions,
             "harness": __version__,
-            "git": git_commit(),
+            "git": sources.git_commit(),
+            "source_sha256": sources.digest(plan.section),
             "variables": variables.deciding(),
         },
         "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
@@ -420,7 +421,7 @@ class Ahead:
     def begin(self, arm: Arm):
         """Start `arm`'s server and return it; None where that cannot be: its own turn will say why."""
         if self._server is None and self.plan.starts_in_pairs():
-            with contextlib.suppress(HostError, OSError):
+            with contextlib.suppress(StudyError, OSError):
                 self._server = servers.launch(
                     arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name)
                 )
@@ -441,9 +442,12 @@ def _measure_arm(
 ) -> None:
     """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are
     left.
+
+    Whatever fails ends this arm alone, with its cause on record beside the figures of its start where it had one;
+    StoreError ends the sweep.
     """
     folder = run.start_folder(arm.name)
-    left, deaths, lost = list(cells), 0, []
+    left, deaths, lost, figures = list(cells), 0, [], {}
     while left:
         before, free = dict(timing), [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else []
         began = time.monotonic()
@@ -459,7 +463,8 @@ def _measure_arm(
                 timing["start"] += time.monotonic() - began
                 bar.advance(estimate.start_s)
                 server.start |= _probe(plan, arm, server, bar, timing)
-                write_start(plan, run, arm, "ok", figures=server.start | _weights(arm, server.start), lost=lost)
+                figures = server.start | _weights(arm, server.start)
+                write_start(plan, run, arm, "ok", figures=figures, lost=lost)
                 _warm_up(plan, arm, server, generator, bar, timing)
                 while left:
                     bar.show(left[0].name)
@@ -469,29 +474,24 @@ def _measure_arm(
                 stopping = time.monotonic()
             servers.wait_for_gpu_memory(plan.host, free)
             timing["stop"] += time.monotonic() - stopping
-        except (ServerError, LoadError, HostError) as error:
+        except StoreError:
+            raise
+        except StudyError as error:
             if timing == before:
                 timing["start"] += time.monotonic() - began
-            reason = error.reason if isinstance(error, ServerError) else str(error)
-            lines = error.last_lines if isinstance(error, ServerError) else ()
-            started = (folder / "start.json").is_file()
-            if started and left and deaths == 0 and not isinstance(error, HostError):
+            failure = failure_of(error, time.monotonic() - began)
+            if figures and left and deaths == 0 and isinstance(error, ServerError | LoadError):
                 deaths += 1
-                lost.append({"cell": left[0].name, "reason": reason})
-                bar.say(f"{left[0].name}: {reason}; the server is started once more")
+                lost.append({"cell": left[0].name, "reason": failure["reason"]})
+                bar.say(f"{left[0].name}: {failure['reason']}; the server is started once more")
+                with contextlib.suppress(HostError):  # whoever is started next says what stands in its way
+                    servers.wait_for_gpu_memory(plan.host, free)
                 continue
-            write_start(
-                plan,
-                run,
-                arm,
-                "failed",
-                reason=reason,
-                last_lines=lines,
-                lost=lost,
-                exit_code=getattr(error, "exit_code", None),
-                failure_s=time.monotonic() - began,
-            )
-            bar.say(f"{arm.name} failed: {reason}")
+            if left:
+                write_start(plan, run, arm, "failed", figures=figures, lost=lost, **failure)
+            else:
+                write_start(plan, run, arm, "ok", figures=figures, lost=lost, later=failure)
+            bar.say(f"{arm.name} failed: {failure['reason']}")
             for cell in left:
                 bar.advance(estimate.cell_s[cell.key], cell=True)
             return
@@ -629,7 +629,7 @@ def _split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[
         for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
     }
     first = min((start for start in rows["start_times"] if start), default=0.0)
-    requests = []
+    requests, sane = [], language.are_sane(rows["generated_texts"])
     for index, start in enumerate(rows["start_times"]):
         requests.append(
             {
@@ -639,7 +639,7 @@ def _split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[
                 "input_tokens": rows["input_lens"][index],
                 "output_tokens": rows["output_lens"][index],
                 "error": rows["errors"][index] or None,
-                "text_sane": servers.is_sane(rows["generated_texts"][index]) if rows["generated_texts"] else None,
+                "text_sane": sane[index] if sane else None,
             }
         )
     if watched and len(watched) == len(requests) + 1:
@@ -670,6 +670,16 @@ def _weights(arm: Arm, start: dict) -> dict:
     )
 
 
+def failure_of(error: StudyError, after_s: float) -> dict:
+    """What an error says of a server's end, as `write_start` takes it."""
+    return {
+        "reason": error.reason if isinstance(error, ServerError) else str(error),
+        "last_lines": tuple(getattr(error, "last_lines", ())),
+        "exit_code": getattr(error, "exit_code", None),
+        "failure_s": after_s,
+    }
+
+
 def write_start(
     plan: Plan,
     run: Run,
@@ -682,8 +692,13 @@ def write_start(
     lost=(),
     exit_code=None,
     failure_s=None,
+    later: dict | None = None,
 ) -> None:
-    """Store what a start came to."""
+    """Store what a start came to.
+
+    `failed` with `figures` is an arm whose server came up and was lost before its cells were done; `later` is what went
+    wrong after all that was wanted of a good start was had.
+    """
     command = engines.get(arm.engine).command(arm, Path("python"), 0)
     store.write(
         run.start_folder(arm.name) / "start.json",
@@ -700,6 +715,7 @@ def write_start(
             "last_lines": list(map(servers.tidied, last_lines)),
             "lost_cells": list(lost),
             "figures": figures or {},
+            **({"later": later | {"last_lines": list(map(servers.tidied, later["last_lines"]))}} if later else {}),
             "command": [
                 str(word)
                 .replace(str(arm.model.source), arm.model.name)
@@ -711,16 +727,6 @@ def write_start(
             "at": store.now(),
         },
     )
-
-
-def git_commit() -> str | None:
-    """The checkout's commit, with `+` when it has changes; None outside a checkout."""
-    run = subprocess.run(
-        ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-    )
-    return run.stdout.strip() or None
 
 
 def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:

@@ -11,14 +11,17 @@ back from.
     {'in_bytes': 23592960, 'out_bytes': 23592960, 'tiers': {'disk': …}, 'counted': 'files weighed; …'}
 """
 
+import contextlib
+import os
 import re
+import stat
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import metrics, prompts, servers, shapes
+from . import logs, metrics, prompts, servers, shapes
 from .arms import Arm
 from .engines import vllm
 from .errors import LoadError, ModelError, ServerError
@@ -111,13 +114,20 @@ def look(arm: Arm, server: servers.Server, engine: Snapshot) -> Look | None:
     if arm.technique != "offload":
         return None
     sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
-    files = (
-        sum(file.stat().st_size for file in servers.scratch(arm).rglob("*") if file.is_file()) if arm.scratch else None
-    )
-    stored = (
-        [int(tokens) for tokens in STORED.findall(server.log.read_text(errors="replace"))] if in_process(arm) else None
-    )
+    files = weigh(servers.scratch(arm)) if arm.scratch else None
+    stored = [int(tokens) for tokens in STORED.findall(logs.read(server.log))] if in_process(arm) else None
     return Look(engine, sidecar, files, None if stored is None else sum(stored))
+
+
+def weigh(folder: Path) -> int:
+    """Bytes of the files below `folder` now; one that its server takes away meanwhile counts for nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                about = os.stat(os.path.join(place, name))
+                total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+    return total
 
 
 def in_process(arm: Arm) -> bool:

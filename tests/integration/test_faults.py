@@ -13,8 +13,9 @@ import psutil
 import pytest
 from fake_study import cells, failed, starts, wait_for
 
-from serving_study import loads, servers, store, sweeps
-from serving_study.errors import HostError, ServerError, StoreError
+from serving_study import loads, servers, sources, store, sweeps
+from serving_study import starts as serving_starts
+from serving_study.errors import DatasetError, EngineEnvironmentError, HostError, ModelError, ServerError, StoreError
 
 
 def with_a_good_arm(study, **about):
@@ -222,6 +223,152 @@ def test_a_load_generator_that_ends_costs_its_cell_and_no_other_arm(study, monke
     assert set(sweeps.run(with_four).frame()["certificate"]) == {"pass"}
 
 
+FIGURES = {"weights_gib": 0.25, "kv_cache_tokens": 12288, "max_concurrency": 6.0}
+
+
+def test_a_start_that_was_good_keeps_its_figures_when_the_server_dies_later(study):
+    results = with_a_good_arm(study, fault="dies-after", after=6)
+    record = starts(results)["faulty"]
+    assert record["outcome"] == "failed" and "illegal memory access" in record["reason"]
+    assert record["figures"].items() >= FIGURES.items() and record["figures"]["startup_s"] > 0
+    row = results.starts().set_index("arm").loc["faulty"]
+    assert (row["outcome"], row["kv_cache_tokens"], row["weights_gib"]) == ("failed", 12288, 0.25)
+    assert record["last_lines"] and record["exit_code"] == 1 and "later" not in record
+
+
+def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkeypatch):
+    real, lives = servers.serve, []
+
+    def serve(arm, *positional, **named):
+        if arm.name == "faulty":
+            lives.append(arm)
+            if len(lives) > 1:
+                raise HostError("too little free memory", value="0.1 GiB free, about 6 wanted")
+        return real(arm, *positional, **named)
+
+    monkeypatch.setattr(servers, "serve", serve)
+    record = starts(with_a_good_arm(study, fault="dies-after", after=6))["faulty"]
+    assert len(lives) == 2 and record["outcome"] == "failed" and "too little free memory" in record["reason"]
+    assert record["figures"].items() >= FIGURES.items()
+    assert "illegal memory access" in record["lost_cells"][0]["reason"]
+
+
+def test_before_a_server_is_started_once_more_its_memory_is_back(study, monkeypatch):
+    happened, serve = [], servers.serve
+    monkeypatch.setattr(servers, "wait_for_gpu_memory", lambda *_: happened.append("memory"))
+    monkeypatch.setattr(servers, "serve", lambda *some, **named: happened.append("serve") or serve(*some, **named))
+    results = sweeps.run(study.plan([study.arm("once", fault="dies-after", after=5, lives=1)], repeats=2))
+    assert happened == ["serve", "memory", "serve", "memory"] and starts(results)["once"]["outcome"] == "ok"
+
+
+@pytest.fixture
+def late_memory(monkeypatch):
+    """The memory of the first server does not come back in time."""
+    asked = []
+
+    def wait(host, baseline_gib, timeout_s=60):
+        asked.append(baseline_gib)
+        if len(asked) == 1:
+            raise HostError("GPU memory did not come back after a server ended", value="free [2.0] GiB")
+        return 0.0
+
+    monkeypatch.setattr(servers, "wait_for_gpu_memory", wait)
+
+
+def test_memory_that_comes_back_late_is_added_to_a_good_start(study, late_memory):
+    results = sweeps.run(study.plan([study.arm("late"), study.arm("good")]))
+    record = starts(results)["late"]
+    assert (record["outcome"], record["reason"], record["exit_code"]) == ("ok", None, None)
+    assert record["figures"].items() >= FIGURES.items()
+    assert record["later"]["reason"].startswith("GPU memory did not come back after a server ended: free [2.0] GiB")
+    assert "later" not in starts(results)["good"] and set(results.frame()["certificate"]) == {"pass"}
+    assert sweeps.run(study.plan([study.arm("late"), study.arm("good")])).run is None
+
+
+def test_a_plan_that_only_starts_servers_keeps_a_good_start_too(study, late_memory):
+    plan = replace(study.plan([study.arm("late"), study.arm("good")]), loads=())
+    results = serving_starts.run(plan)
+    record = starts(results)["late"]
+    assert record["outcome"] == "ok" and record["figures"].items() >= FIGURES.items()
+    assert record["later"]["reason"].startswith("GPU memory did not come back")
+    assert serving_starts.stands(record) and serving_starts.pending(plan, results.store) == []
+
+
+ARMS_ERRORS = {
+    "DatasetError": DatasetError("no prompts of that length", value="7 tokens"),
+    "ModelError": ModelError("not a tokenizer", value="x"),
+    "EngineEnvironmentError": EngineEnvironmentError("gone", value="python"),
+    "HostError": HostError("too little of something", value="0"),
+}
+
+
+@pytest.mark.parametrize("name", ARMS_ERRORS)
+@pytest.mark.parametrize("place", ["before a load", "at the start"])
+def test_an_error_of_one_arm_ends_that_arm_alone(study, monkeypatch, name, place):
+    error = ARMS_ERRORS[name]
+
+    def raised(real, is_meant):
+        def call(*positional, **named):
+            if is_meant(*positional):
+                raise error
+            return real(*positional, **named)
+
+        return call
+
+    if place == "at the start":
+        meant = lambda arm, *_: arm.name == "faulty"  # noqa: E731
+        monkeypatch.setattr(servers, "launch", raised(servers.launch, meant))
+    else:
+        meant = lambda plan, run, cell, *_: cell.arm.name == "faulty" and cell.repeat == 1  # noqa: E731
+        monkeypatch.setattr(sweeps, "_measure_cell", raised(sweeps._measure_cell, meant))
+    results = sweeps.run(study.plan([study.arm("faulty"), study.arm("good")], repeats=2))
+    record = starts(results)["faulty"]
+    assert (record["outcome"], record["reason"]) == ("failed", str(error)) and record["lost_cells"] == []
+    assert bool(record["figures"]) == (place == "before a load")
+    measured = cells(results)
+    assert {key for key in measured if key[0] == "good"} == {("good", 2, 0), ("good", 2, 1)}
+    assert all(cell["certificate"]["verdict"] == "pass" for cell in measured.values())
+    study.assert_nothing_left()
+
+
+def test_results_that_cannot_be_written_end_the_sweep(study, monkeypatch):
+    def measure(*_):
+        raise StoreError("a result could not be written; those already stored are intact", value="x")
+
+    monkeypatch.setattr(sweeps, "_measure_cell", measure)
+    with pytest.raises(StoreError, match="a result could not be written"):
+        sweeps.run(study.plan([study.arm("first"), study.arm("second")]))
+    study.assert_nothing_left()
+
+
+def test_without_git_a_run_says_what_ran_by_its_digest(study, monkeypatch):
+    plan = study.plan([study.arm("good")])
+    monkeypatch.setenv("PATH", str(study.folder / "empty"))
+    results = sweeps.run(plan)
+    provenance = store.read(results.run.folder / "run.json")["provenance"]
+    assert provenance["git"] is None and provenance["source_sha256"] == sources.digest(3)
+    assert set(results.frame()["certificate"]) == {"pass"}
+    # What ran does not decide a key: the cells stand when only the source is another one.
+    monkeypatch.setattr(sources, "digest", lambda section: "another")
+    assert [cell.key for cell in plan.cells(plan.arms[0])] == [cell["key"] for cell in cells(results).values()]
+    assert sweeps.run(plan).run is None
+
+
+def test_a_kernels_colours_do_not_reach_a_server(study, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    plan, folder = study.plan([study.arm("good")]), study.folder / "log"
+    with servers.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
+        variables = psutil.Process(server.pid).environ()
+    assert not {"FORCE_COLOR", "CLICOLOR_FORCE"} & set(variables)
+
+
+def test_a_cause_in_colours_is_found(study):
+    record = starts(with_a_good_arm(study, fault="oom", colours=1))["faulty"]
+    assert record["reason"] == START_FAULTS["oom"]
+    assert "\x1b" not in "\n".join(record["last_lines"])
+
+
 @pytest.mark.parametrize("fault", ["ignores-term", "escapee"])
 def test_what_ignores_sigterm_is_killed_with_all_that_it_started(study, fault):
     results = with_a_good_arm(study, fault=fault)
@@ -250,7 +397,7 @@ def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, m
         and f"pid {os.getpid()}" in record["reason"]
     )
     assert not study.events("stream")
-    study.journal.unlink()  # the port stays taken, by the test
+    study.journal.unlink(missing_ok=True)  # the port stays taken, by the test
 
 
 def test_a_busy_port_fails_the_arm_before_anything_starts(study, foreign):
