@@ -165,6 +165,8 @@ def versions(environment: Environment) -> list[Finding]:
         environments.check(environment)
     except EngineEnvironmentError as error:
         found.append(of_error("engine versions", error))
+    if warning := environments.unsure(environment):
+        found.append(Finding("engine versions", warning, "a release", WARN, "nothing, if it is new enough"))
     shown = ", ".join(
         f"{name} {environment.versions[name]}"
         for name in ("torch", "transformers", "flashinfer-python")

@@ -230,12 +230,15 @@ class Store:
         return {cell["key"]: file for cell, file in cells if cell["server"]["alive"]}
 
     def starts_by_key(self) -> dict[str, dict]:
-        """Start records by the arm's key, newest last wins."""
+        """Start records by the arm's key, newest last wins; one that failed and has no figures has those of the last
+        that was good.
+        """
         found = {}
         for run in self.runs():
             for file in run.start_files():
                 start = read(file)
-                found[start["key"]] = start
+                before = found.get(start["key"], {}).get("figures")
+                found[start["key"]] = start | ({} if start.get("figures") or not before else {"figures": before})
         return found
 
     def cells(self) -> pandas.DataFrame:

@@ -102,7 +102,7 @@ def test_a_checkout_in_a_folder_with_a_space(study, tmp_path):
     run = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.startswith(str(checkout))
-    known = store.Store("cpu", 3, checkout / "data" / "results")
+    known = store.Store(fake_study.HOST.name, 3, checkout / "data" / "results")
     assert {store.read(file)["certificate"]["verdict"] for file in known.cell_files()} == {"pass"}
     assert len(known.cell_files()) == 3
 

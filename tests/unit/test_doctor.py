@@ -196,6 +196,11 @@ def test_one_engine_as_released_is_fine_and_a_changed_one_is_said():
     assert [finding.outcome for finding in changed] == [OK, WARN] and "vllm/envs.py" in changed[1].found
 
 
+def test_an_engine_built_from_source_is_a_warning():
+    found, files = doctor.versions(environment(vllm="0.1.dev1+gabc1234"))
+    assert (found.outcome, files.outcome) == (WARN, OK) and "vLLM 0.1.dev1+gabc1234" in found.found
+
+
 def test_an_environment_that_is_not_installed_is_a_warning():
     assert doctor.versions(environment()) == [
         Finding(

@@ -238,6 +238,14 @@ def test_records_come_first_and_lie_beside(known, monkeypatch):
     assert store.read(run.cell_file("baseline", "concurrency=2", 0))["schema"] == store.SCHEMA
 
 
+def test_a_start_that_fails_later_leaves_the_figures_of_the_good_one(known):
+    good, refused = {"kv_cache_tokens": 12288}, {"kv_gib_needed": 2.0}
+    run_of(known, "20300101T000000Z", starts=[start("a", "a", "ok", good), start("b", "b", "ok", good)])
+    run_of(known, "20300102T000000Z", starts=[start("a", "a", "failed"), start("b", "b", "failed", refused)])
+    found = known.starts_by_key()
+    assert [(found[key]["outcome"], found[key]["figures"]) for key in "ab"] == [("failed", good), ("failed", refused)]
+
+
 def test_starts_by_key_the_newest_wins(known):
     run_of(known, "20300101T000000Z", starts=[start(outcome="failed"), start("b", key="b")])
     run_of(known, "20300102T000000Z", starts=[start(outcome="ok")])
