@@ -142,7 +142,6 @@ def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
         "source": "given",
         "region": None,
         "date": None,
-        "parts": 1.0,
     }
     assert all(row["usd_per_million"] == pytest.approx(1000 / row["output_throughput"]) for row in given["rows"])
     none = call("predict", "--host", "h200x1").output
