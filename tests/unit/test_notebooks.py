@@ -1,6 +1,7 @@
 """The notebooks' sources and the published chapters: what the book's rules say about them."""
 
 import ast
+import importlib
 import json
 import re
 from dataclasses import fields
@@ -36,6 +37,23 @@ def test_a_source_has_no_outputs_and_few_lines(file):
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
 def test_what_prose_takes_is_glued_by_one_call(file):
     assert not [line for line in lines(file) if "myst_nb" in line or re.search(r"(?<!prose\.)\bglue\(", line)]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
+def test_what_a_notebook_calls_is_in_the_package(file):
+    """An import or `module.name` that is not there would stop a run at that cell, after what it has measured."""
+    tree = ast.parse("\n".join("" if line.startswith(("%", "!")) else line for line in lines(file)))
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("serving_study"):
+            for alias in node.names:
+                modules[alias.asname or alias.name] = importlib.import_module(f"{node.module}.{alias.name}")
+    called = {
+        (node.value.id, node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+    }
+    assert called and not [f"{module}.{name}" for module, name in called if not hasattr(modules[module], name)]
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.stem)
