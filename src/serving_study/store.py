@@ -30,6 +30,7 @@ from .errors import ParameterError, StoreError
 from .hosts import Host
 
 SCHEMA = 1
+NEWEST = "newest"  # in place of a model or a temperature: those of the newest cell
 FOLDER_ID = ".results-folder-id"
 METRICS = (
     "completed failed duration request_throughput output_throughput total_token_throughput "
@@ -245,8 +246,9 @@ class Store:
         """One row a stored cell, of all runs."""
         return pandas.DataFrame([cell_row(read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
 
-    def newest(self) -> pandas.DataFrame:
-        """The newest cell of each arm, load and repeat, with `file`, at the temperature of the newest cell of all.
+    def newest(self, *, model: str | None = NEWEST, temperature: float | None = NEWEST) -> pandas.DataFrame:
+        """The newest cell of each arm, load and repeat, with `file`: of the newest cell's model and temperature, unless
+        others are asked for.
 
         Cells that another machine made than the newest one are left out; `left_out` says which.
         """
@@ -254,14 +256,19 @@ class Store:
             [cell_row(read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
         )
         if len(frame):
-            frame = frame[~frame["file"].map(_run_name).isin(self._elsewhere())]
-            temperature = frame["temperature"].astype(float).fillna(-1)
-            frame = frame[temperature == temperature[frame["at"].idxmax()]]
+            runs = frame["file"].map(_run_name)
+            frame = frame[~runs.isin(self._elsewhere() | self._of_another_model(model))]
+        if len(frame):
+            asked = frame["temperature"].astype(float).fillna(-1)
+            wanted = (
+                asked[frame["at"].idxmax()] if temperature == NEWEST else -1 if temperature is None else temperature
+            )
+            frame = frame[asked == wanted]
         return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
 
     def newest_starts(self) -> dict[str, dict]:
-        """The newest start record of each arm, of the machine of the newest run."""
-        left_out = self._elsewhere()
+        """The newest start record of each arm, of the machine and model of the newest run."""
+        left_out = self._elsewhere() | self._of_another_model(NEWEST)
         files = (file for run in self.runs() if run.name not in left_out for file in run.start_files())
         return {start["arm"]: start for start in map(read, files)}
 
@@ -284,6 +291,19 @@ class Store:
         """How many cells `newest` leaves out since another machine made them."""
         runs = self._elsewhere()
         return sum(_run_name(file) in runs for file in self.cell_files())
+
+    def cells_of_another_model(self) -> int:
+        """How many cells `newest` leaves out since they are of another model, of this machine's own."""
+        runs = self._of_another_model(NEWEST) - self._elsewhere()
+        return sum(_run_name(file) in runs for file in self.cell_files())
+
+    def _of_another_model(self, model: str | None) -> set[str]:
+        """Runs whose header names another model than this, or than the newest run's; of a section whose header has none
+        for all arms, no run is.
+        """
+        named = {run.name: read(run.folder / "run.json").get("parameters", {}).get("model") for run in self.runs()}
+        wanted = named.get(self._newest_run()) if model == NEWEST else model
+        return {name for name, of_run in named.items() if of_run != wanted}
 
     def _machines(self) -> dict[str, Host]:
         """Run to its machine, of those that say it."""

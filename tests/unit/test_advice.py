@@ -179,7 +179,7 @@ def test_cells_of_another_model_than_the_newest_are_left_out(tmp_path):
     found = asked(tmp_path, "tpot_p50_ms=20")
     assert (
         set(verdicts(found)) == {("a", 1)}
-        and found.left_out == {"another model": 1}
+        and found.left_out == {"another model": 2}
         and "a/model on 1 × NVIDIA Toy, A CPU, 2 cores" in found.where
     )
 

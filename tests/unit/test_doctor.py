@@ -1107,6 +1107,34 @@ def test_models_that_are_not_prepared_are_not_fetched(cache, results, on_cpu):
     assert not list(cache.iterdir())
 
 
+@pytest.mark.parametrize(
+    "section, on_gpu, said",
+    [
+        (5, False, "smollm2-135m-instruct is not prepared yet"),
+        (7, False, "smollm2-135m-instruct is not prepared yet"),
+        ("7-hybrid", False, "smollm2-135m-instruct is not prepared yet"),
+        (3, True, "Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen2.5-0.5B-Instruct not fetched yet"),
+        (5, True, "Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen2.5-14B-Instruct, Qwen/Qwen1.5-MoE-A2.7B-Chat not fetched yet"),
+        (7, True, "Qwen/Qwen2.5-7B-Instruct not fetched yet"),
+        ("7-hybrid", True, "smollm2-135m-instruct is not prepared yet"),
+    ],
+)
+def test_the_models_named_are_those_of_the_sections_own_plan(
+    tmp_path, monkeypatch, results, cache, section, on_gpu, said
+):
+    card = hosts.Gpu(0, "l4", 22.0, 22.0, "8.9")
+    host = replace(CPU, gpus=(card, replace(card, index=1))) if on_gpu else CPU
+    monkeypatch.setattr(hosts, "detect", lambda profile="auto": host)
+    monkeypatch.setattr(machine, "memory", lambda *_: [])
+    monkeypatch.setattr(machine, "gpu_clocks", lambda *_: [])
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("VLLM_PYTHON", str(facts(tmp_path, vllm="0.32.0")))
+    found = {finding.what: finding for finding in doctor.look(section, imports=False)}
+    assert found["models"].outcome == WARN and found["models"].found.startswith(said)
+    assert found["models"].fix == f"make run SECTION={section}, which looks at them first"
+    assert not list(cache.iterdir())
+
+
 def facts(tmp_path, **versions) -> Path:
     """An interpreter that says that it has these versions."""
     said = {

@@ -420,3 +420,32 @@ def test_judging_the_published_cells_again_changes_nothing(tmp_path):
         assert known.certify() == 0, folder
     again = {file: file.read_bytes() for file in (tmp_path / "results").rglob("*.*") if file.is_file()}
     assert [file for file in texts.keys() | again.keys() if texts.get(file) != again.get(file)] == []
+
+
+def measured_with(known, name, at, *cells, **parameters):
+    run = run_of(known, name, *(one | {"run": name, "at": at} for one in cells), starts=[start("a", key=name)])
+    store.write(run.folder / "run.json", {"parameters": parameters})
+
+
+def test_the_newest_cells_are_of_one_model_and_temperature(results):
+    known = Store("h200x1", 3)
+    warm = cell("a", key="warm", asked={**cell()["asked"], "temperature": 0.7})
+    measured_with(known, "20300101T000000Z", "2030-01-01T00:00:00Z", cell("a"), cell("b"), model="an/older")
+    measured_with(known, "20300102T000000Z", "2030-01-02T00:00:00Z", warm, model="a/newer")
+    measured_with(known, "20300103T000000Z", "2030-01-03T00:00:00Z", cell("a", key="c"), model="a/newer")
+
+    def keys(**wanted):
+        return dict(known.newest(**wanted)[["arm", "key"]].values.tolist())
+
+    assert keys() == {"a": "c"} and keys(temperature=0.7) == {"a": "warm"}
+    assert keys(model="a/newer") == {"a": "c"} and keys(model="none/such") == {}
+    assert set(keys(model="an/older")) == {"a", "b"} and keys(model="an/older", temperature=0.7) == {}
+    assert known.cells_of_another_model() == 2
+    assert known.newest_starts()["a"]["key"] == "20300103T000000Z"
+
+
+def test_a_section_whose_arms_have_models_of_their_own_has_all_of_them(results):
+    known = Store("h200x1", 5)
+    measured_with(known, "20300101T000000Z", "2030-01-01T00:00:00Z", cell("7b-tp1"))
+    measured_with(known, "20300102T000000Z", "2030-01-02T00:00:00Z", cell("14b-tp1", key="c"))
+    assert set(known.newest()["arm"]) == {"7b-tp1", "14b-tp1"} and known.cells_of_another_model() == 0

@@ -111,6 +111,12 @@ def largest(memory_gib: float, share: float = 0.65) -> str:
     return f"{WHOLE}-first-{max(fitting, default=period)}-layers"
 
 
+def model_names(wanted: Hybrid, host: Host) -> list[str]:
+    """The shapes that a plan with these parameters is made of."""
+    settings = default_settings(host) if wanted.settings is None else wanted.settings
+    return list(dict.fromkeys(setting["model"] for setting in settings))
+
+
 def plan(wanted: Hybrid, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What is started on `host` with these parameters."""
     wanted = replace(wanted, settings=default_settings(host) if wanted.settings is None else wanted.settings)

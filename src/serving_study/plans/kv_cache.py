@@ -127,6 +127,11 @@ GPU = {
 }
 
 
+def model_names(wanted: KvCache, host: Host) -> list[str]:
+    """The model that a plan with these parameters is made of."""
+    return [plans.filled(wanted, GPU if host.gpus else CPU).model]
+
+
 def plan(wanted: KvCache, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What section 7 measures on `host` with these parameters."""
     wanted = plans.filled(wanted, GPU if host.gpus else CPU)

@@ -91,6 +91,11 @@ def default_arms(host: Host) -> list[dict]:
     return chosen + ([{"model": FOURTEEN, "gpu_memory_utilization": 0.15}] if large else [])
 
 
+def model_names(wanted: Parallelism, host: Host) -> list[str]:
+    """The models that a plan with these parameters is made of."""
+    return list(dict.fromkeys(about["model"] for about in wanted.arms or default_arms(host)))
+
+
 def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What section 5 measures on `host` with these parameters."""
     wanted = plans.filled(wanted, (GPU if host.gpus else CPU) | {"arms": default_arms(host)})

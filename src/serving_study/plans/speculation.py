@@ -59,11 +59,22 @@ GPU = {
 OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
 
 
+def defaults(host: Host) -> dict:
+    """What the header leaves to this host's profile."""
+    return GPU if host.gpus else CPU | _trained_draft()
+
+
+def model_names(wanted: Speculation, host: Host) -> list[str]:
+    """The models that a plan with these parameters is made of."""
+    filled = plans.filled(wanted, defaults(host))
+    return [filled.model, filled.draft_model]
+
+
 def plan(
     wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print, poor: str | None = None
 ) -> Plan:
     """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm."""
-    wanted = plans.filled(wanted, GPU if host.gpus else CPU | _trained_draft())
+    wanted = plans.filled(wanted, defaults(host))
     check_values(wanted)
     environment = plans.environment(host, dry, say)
     there = None if dry and not environment.vllm else environment
