@@ -451,7 +451,7 @@ def _predicted(host: str, model: str, own: bool) -> list[dict]:
     for section in (3,) if place.count == 1 else (5,) if not own else (3, 5):
         table = (
             theory.predict(host, model, section=section)
-            .dropna(subset=["concurrency"])
+            .dropna(subset=["concurrency", "tpot_ms"])
             .set_index(["arm", "concurrency"])
         )
         for technique in (technique for technique in TECHNIQUES if technique.section == section):

@@ -241,6 +241,15 @@ def predict(
     draft_model: Annotated[
         str, typer.Option("--draft-model", help="section 3's draft, the same way")
     ] = "Qwen/Qwen2.5-0.5B-Instruct",
+    acceptance: Annotated[
+        list[str],
+        typer.Option(
+            "--acceptance",
+            metavar="ARM=RATE",
+            help="the share of drafted tokens that an arm accepts, e.g. draft-k3=0.6, where the reference study has "
+            "none for these models, or in place of its (repeatable)",
+        ),
+    ] = [],  # noqa: B006
     price: HourlyPrice = None,
     fetch_price: FetchPrice = False,
     region: Region = "us-east-1",
@@ -253,7 +262,12 @@ def predict(
 
     cost = _price(host, price, fetch_price, region)
     frame = theory.predict(
-        host, model, draft_model, section=_number(section), price_per_hour=cost and cost.usd_per_hour
+        host,
+        model,
+        draft_model,
+        section=_number(section),
+        acceptance=_rates(acceptance),
+        price_per_hour=cost and cost.usd_per_hour,
     )
     if as_json:
         print(
@@ -281,11 +295,15 @@ def predict(
         if isinstance(first["reason"], str):
             print(f"  {arm:<10} does not start: {first['reason']}")
             continue
+        rate = "" if first["acceptance"] != first["acceptance"] else f"; acceptance {first['acceptance']:.1%} assumed"
         ends = "" if first["crossover"] != first["crossover"] else f"; pays below concurrency {first['crossover']:.0f}"
         print(
             f"  {arm:<10} {first['weights_gib']:.2f} GiB of weights a GPU, {first['kv_tokens']:,.0f} KV "
-            f"tokens, {first['max_concurrency']:.1f} requests of full length{ends}{theory.caveat(arm)}"
+            f"tokens, {first['max_concurrency']:.1f} requests of full length{ends}{rate}{theory.caveat(arm)}"
         )
+        if first["output_throughput"] != first["output_throughput"]:
+            print(f"      no acceptance is known for it with these models; --acceptance {arm}=RATE adds its figures")
+            continue
         for row in rows.itertuples():
             dollars = f"  {row.usd_per_million:7.2f} USD a million output tokens" if cost else ""
             print(
@@ -488,6 +506,20 @@ def _number(text: str) -> int | str:
     from . import sections
 
     return sections.address(text)
+
+
+def _rates(pairs: list[str]) -> dict[str, float]:
+    """Arm to acceptance rate."""
+    found = {}
+    for pair in pairs:
+        arm, _, rate = pair.partition("=")
+        try:
+            found[arm] = float(rate)
+        except ValueError:
+            raise ParameterError(
+                "--acceptance wants an arm and a rate", value=pair, allowed="--acceptance draft-k3=0.6"
+            ) from None
+    return found
 
 
 def _given(pairs: list[str], text: str) -> dict[str, Any]:

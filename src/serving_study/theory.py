@@ -229,18 +229,20 @@ def predict(
     """One row an arm and concurrency of section 3 or 5 on a host (profile or instance type): `weights_gib`,
     `kv_tokens`, `max_concurrency`, `tpot_ms`, `ttft_ms`, `output_throughput`, `multiple` of its model's first arm that
     starts, `crossover` (concurrency from which an arm no longer pays), `usd_per_million` output tokens where a price is
-    given, and `ceilings` (`datasheet`, or when they were probed). Arms that do not start have a `reason` and no
-    figures.
+    given, `acceptance` (the rate taken for granted) and `ceilings` (`datasheet`, or when they were probed). Arms that
+    do not start have a `reason` and no figures.
 
-    `acceptance` is a rate by arm; without, the reference study's mean. Section 5's arms are the reference study's
+    `acceptance` is a rate by arm; for the reference study's own target and draft its mean stands in. An arm whose rate
+    nobody knows has its memory, and no figure that depends on it. Section 5's arms are the reference study's
     seven, of another model than its 7B those of SPLIT."""
     if section not in reference.LOADS:
         raise ParameterError(
             "nothing is predicted for this section", value=section, allowed=", ".join(map(str, reference.LOADS))
         )
     place, rows = ceilings.of_host(host), []
-    probed, accepted = probed_rates(place), acceptance if acceptance is not None else _reference_rates()
-    for arm, target, tp, pp, k, drafted in _arms(section, model, draft):
+    probed, arms = probed_rates(place), list(_arms(section, model, draft))
+    _check_acceptance(acceptance or {}, [arm for arm, *_, k, _ in arms if k])
+    for arm, target, tp, pp, k, drafted in arms:
         row = {"model": target.name, "arm": arm, "gpus": tp * pp, "ceilings": probed.label if probed else "datasheet"}
         if tp * pp > place.count:
             rows.append(row | {"reason": f"needs {tp * pp} GPUs, {host} has {place.count}"})
@@ -266,10 +268,13 @@ def predict(
             continue
         row |= {"kv_tokens": found.tokens, "max_concurrency": found.max_concurrency}
         rank, on = work(target, tp, pp), machine(place, probed=probed)
-        speculation = (
-            speculate(k, alpha_of(accepted.get(arm, 0.5), k), work(drafted) if drafted else None) if k else None
-        )
+        rate = (acceptance or {}).get(arm, _reference_rate(arm, target, drafted)) if k else None
+        if k and rate is None:
+            rows += [row | {"concurrency": concurrency} for concurrency in reference.LOADS[section]]
+            continue
+        speculation = speculate(k, alpha_of(rate, k), work(drafted) if drafted else None) if k else None
         ends = crossover(rank, on, speculation, 330) if speculation else None
+        row |= {"acceptance": rate}
         for concurrency, prompts in reference.LOADS[section].items():
             seen = closed_loop(lengths(concurrency, prompts), concurrency, rank, on, speculation)
             cost = price_per_hour / 3600 / seen["output_throughput"] * 1e6 if price_per_hour else None
@@ -297,13 +302,14 @@ def predict(
         "multiple",
         "crossover",
         "usd_per_million",
+        "acceptance",
         "ceilings",
         "reason",
     ]
     frame = (
         pandas.DataFrame(rows)
         .reindex(columns=["model", *columns])
-        .astype({"crossover": float, "usd_per_million": float})
+        .astype({"crossover": float, "usd_per_million": float, "acceptance": float})
     )
     frame["multiple"] = frame["output_throughput"] / frame.groupby(["model", "concurrency"])[
         "output_throughput"
@@ -605,6 +611,25 @@ def _arms(section: int, model: str, draft: str):
     yield "ngram-k3", target, 1, 1, 3, None
     for k in (1, 3, 5):
         yield f"draft-k{k}", target, 1, 1, k, drafted
+
+
+def _reference_rate(arm: str, target: shapes.Shape, drafted: shapes.Shape | None) -> float | None:
+    """The reference study's mean acceptance of this arm; None for an arm, a target or a draft that it did not have."""
+    same = target.config == shapes.load(TARGET).config
+    same = same and (drafted is None or drafted.config == shapes.load(DRAFT).config)
+    return _reference_rates().get(arm) if same else None
+
+
+def _check_acceptance(given: dict[str, float], arms: list[str]) -> None:
+    """Raises ParameterError for an arm that does not speculate here, or a rate that is none."""
+    if unknown := [arm for arm in given if arm not in arms]:
+        raise ParameterError(
+            "an acceptance rate for no arm of this section",
+            value=", ".join(unknown),
+            allowed=", ".join(arms) or "none: no arm of this section speculates",
+        )
+    if wrong := [f"{arm}={rate}" for arm, rate in given.items() if not 0 <= rate < 1]:
+        raise ParameterError("not an acceptance rate", value=", ".join(wrong), allowed="from 0 to below 1")
 
 
 @functools.cache

@@ -165,6 +165,16 @@ def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
         (("--host", "h200x1", "--fetch-price"), "no instance type for this host, so no price to fetch: h200x1"),
     ],
 )
+def test_a_prediction_says_what_acceptance_it_assumes_or_that_it_knows_none():
+    own = call("predict", "--host", "g6.xlarge").output
+    assert "acceptance 53.5% assumed" in own and "no acceptance is known" not in own
+    others = ["predict", "--host", "g6.xlarge", "--model", "meta-llama-3-8b", "--draft-model", "smollm2-135m-instruct"]
+    shown = call(*others, "--acceptance", "draft-k3=0.6").output
+    assert shown.count("no acceptance is known for it with these models; --acceptance ") == 3
+    assert "--acceptance draft-k1=RATE adds its figures" in shown and "acceptance 60.0% assumed" in shown
+    assert "--acceptance wants an arm and a rate: draft-k3" in str(call(*others, "--acceptance", "draft-k3").exception)
+
+
 def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert re.search(said, str(call("predict", *words).exception))

@@ -1,6 +1,7 @@
 """Prediction on cases that can be worked out by hand, and the achieved errors, pinned so that they only get smaller."""
 
 import json
+import math
 
 import matplotlib.pyplot as plt
 import pandas
@@ -301,6 +302,39 @@ def test_a_prediction_before_renting():
     reasons = five.dropna(subset=["reason"]).set_index("arm")["reason"]
     assert reasons["14b-tp1"].startswith("out of memory: ") and reasons["7b-tp2"] == "needs 2 GPUs, g6.xlarge has 1"
     assert not theory.is_calibrated("p5.48xlarge") and "never calibrated" in theory.basis("p5.48xlarge")
+
+
+def test_an_acceptance_that_nobody_knows_is_not_invented():
+    known = theory.predict("g6.xlarge").groupby("arm")["acceptance"].first()
+    assert known["draft-k3"] == pytest.approx(0.535) and known["ngram-k3"] == pytest.approx(0.358)
+    assert math.isnan(known["baseline"])
+    others = theory.predict("g6.xlarge", "meta-llama-3-8b", "smollm2-135m-instruct").set_index(["arm", "concurrency"])
+    figures = ["tpot_ms", "ttft_ms", "output_throughput", "multiple", "crossover", "acceptance"]
+    for arm in ("ngram-k3", "draft-k1", "draft-k3", "draft-k5"):
+        assert others.loc[arm, figures].isna().all(axis=None) and (others.loc[arm, "kv_tokens"] > 0).all()
+    assert others.loc["baseline", "tpot_ms"].notna().all() and others["reason"].isna().all()
+    # The target is the reference study's, the draft is not: its n-grams are known, its drafts are not.
+    mixed = theory.predict("g6.xlarge", draft="smollm2-135m-instruct").groupby("arm")["tpot_ms"].count()
+    assert mixed["ngram-k3"] == 4 and mixed["draft-k3"] == 0
+
+
+def test_an_acceptance_that_is_asked_for_is_taken():
+    given = {"draft-k3": 0.6}
+    found = theory.predict("g6.xlarge", "meta-llama-3-8b", "smollm2-135m-instruct", acceptance=given)
+    rows = found.set_index(["arm", "concurrency"])
+    assert rows.loc["draft-k3", "acceptance"].eq(0.6).all() and rows.loc["draft-k3", "tpot_ms"].notna().all()
+    assert rows.loc["draft-k1", "tpot_ms"].isna().all()
+    own, other = (
+        theory.predict("g6.xlarge", acceptance=rates).set_index(["arm", "concurrency"]) for rates in ({}, given)
+    )
+    assert (other.loc["draft-k3", "tpot_ms"] < own.loc["draft-k3", "tpot_ms"]).all()
+    assert other.loc["draft-k1", "tpot_ms"].equals(own.loc["draft-k1", "tpot_ms"])
+    with pytest.raises(ParameterError, match="for no arm of this section: draft-k9\n  allowed: ngram-k3, draft-k1"):
+        theory.predict("g6.xlarge", acceptance={"draft-k9": 0.5})
+    with pytest.raises(ParameterError, match="for no arm of this section: draft-k3\n  allowed: none"):
+        theory.predict("g6.xlarge", section=5, acceptance=given)
+    with pytest.raises(ParameterError, match="not an acceptance rate: draft-k1=1.0, draft-k3=-0.1"):
+        theory.predict("g6.xlarge", acceptance={"draft-k1": 1.0, "draft-k3": -0.1})
 
 
 def test_section_5_is_predicted_for_any_model():
