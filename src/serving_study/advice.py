@@ -231,7 +231,7 @@ def _measured(
         _ranked(rows),
         {why: count for why, count in left_out.items() if count},
         price,
-        store.engine_of(run),
+        store.engine_of(newest),
     )
 
 
