@@ -181,7 +181,7 @@ def of_host(
     was measured and nothing can be predicted."""
     price = price or prices.known(host)
     place, host = ceilings.instances().get(host), store.host_named(host, section, root)
-    for name in [host, *([f"{place.gpu.name.split('-')[0]}x{place.count}"] if place else [])]:
+    for name in [host, *([f"{place.gpu.name}x{place.count}"] if place else [])]:
         for folder in dict.fromkeys([root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]):
             known = store.Store(name, section, folder)
             if known.cell_files():

@@ -84,6 +84,7 @@ def examine(
         found += [vocabularies(arms), *arm_options(arms, accepted, environment)]
         found += notes_on_tiers(plan)
     found += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
+    found += [machine.container(), machine.shared_memory(arms), machine.open_files(plan)]
     found += [machine.port(plan.port)] if plan and plan.port else []
     found += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
     if environment and not environment.vllm:

@@ -18,7 +18,7 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,6 +29,12 @@ from .errors import HostError
 
 GIB = 2**30
 CPU = "cpu"
+# Words of a card's name that say nothing of its ceilings, and the memory that a name leaves out since the table's card
+# of that name has it.
+FILLERS = re.compile(
+    r"|nvidia|tesla|geforce|quadro|graphics|device|gpu|generation|blackwell|edition|active|sxm\d*|hbm\d*e?|ac|shared"
+)
+PLAIN_SIZE = {"h100": "80", "h800": "80", "h200": "141", "gh200": "480"}
 LATER = ("cpu_revision", "virtualisation", "kernel")  # which the first runs did not record
 # What tells the kind of a virtual machine: the clock that the kernel takes from it, or the maker that it names.
 CLOCKS = {"kvm-clock": "kvm", "hyperv": "hyperv", "xen": "xen"}
@@ -57,13 +63,16 @@ CONTAINERS = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as NVML reports it; memory in GiB."""
+    """One GPU, or one slice of it (MIG), as NVML reports it; memory in GiB. `index` is the card's; `uuid` is a slice's,
+    empty of a whole card.
+    """
 
     index: int
     name: str
     memory_gib: float
     free_gib: float
     compute_capability: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,9 @@ class Host:
         return all(ours[name] == theirs[name] or name in LATER and "" in (ours[name], theirs[name]) for name in ours)
 
     def as_dict(self) -> dict:
-        return asdict(self) | {"name": self.name}
+        """For `run.json`: without a slice's UUID, which is this machine's alone."""
+        gpus = tuple({name: value for name, value in asdict(gpu).items() if name != "uuid"} for gpu in self.gpus)
+        return asdict(self) | {"name": self.name, "gpus": gpus}
 
 
 def of_record(record: Mapping) -> Host:
@@ -142,7 +153,7 @@ def of_record(record: Mapping) -> Host:
         host.get("cpus", 0),
         host.get("memory_gib", 0.0),
         host.get("free_memory_gib", 0.0),
-        tuple(Gpu(**(dict.fromkeys(Gpu.__dataclass_fields__) | gpu)) for gpu in host.get("gpus", ())),
+        tuple(Gpu(**(dict.fromkeys(Gpu.__dataclass_fields__) | {"uuid": ""} | gpu)) for gpu in host.get("gpus", ())),
         host.get("driver"),
         host.get("virtualisation", ""),
         host.get("kernel") or (record.get("provenance") or {}).get("kernel") or "",
@@ -156,21 +167,29 @@ def is_cpu(name: str) -> bool:
 
 
 def short_name(gpu_name: str) -> str:
-    """`NVIDIA A10G` is `a10g`, `NVIDIA H100 80GB HBM3` is `h100`, `Tesla T4` is `t4`."""
-    words = [
-        word
-        for word in re.split(r"[\s-]+", gpu_name)
-        if word.lower() not in ("nvidia", "tesla", "geforce", "quadro", "graphics", "device")
-    ]
-    return (
-        re.sub(
-            r"[^a-z0-9]", "", "".join(words[:2] if words and words[0].lower() in ("rtx", "gtx") else words[:1]).lower()
-        )
-        or "gpu"
-    )
+    """A card's name in a profile: `NVIDIA A10G` is `a10g`, `NVIDIA H100 80GB HBM3` is `h100`, `NVIDIA H100 PCIe` is
+    `h100pcie`, `NVIDIA A100-SXM4-40GB` is `a100-40`.
+
+    Two cards have one name where their ceilings are the same: a form factor other than SXM stays, and so does the
+    memory of a family that is made with several. A slice (MIG) has its own size: `a100-40mig1g.5gb`.
+    """
+    card, _, part = gpu_name.partition(" MIG ")
+    words, sizes = [], []
+    for word in re.split(r"[\s-]+", card.lower()):
+        if size := re.fullmatch(r"(\d+)gb?", word):
+            sizes.append(size[1])
+        elif not FILLERS.fullmatch(word):
+            words.append(re.sub(r"[^a-z0-9]", "", word))
+    name = "".join(words) or "gpu"
+    size = "".join(f"-{size}" for size in sizes if PLAIN_SIZE.get(name) != size)
+    return name + size + (f"mig{re.sub(r'[^a-z0-9.+]', '', part.lower())}" if part else "")
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    """The cards and slices that CUDA would show to a process of ours, and the driver.
+
+    Raises HostError where one of them does not say how much memory it has.
+    """
     import pynvml
 
     try:
@@ -178,31 +197,109 @@ def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
     except pynvml.NVMLError:
         return (), None
     try:
+        handles = {index: _said(pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(_count(pynvml))}
+        # A card that this process may not touch, as outside of its container, is none that CUDA counts.
+        cards = [(index, handle) for index, handle in handles.items() if handle is not None]
+        uuids = [str(_said(pynvml.nvmlDeviceGetUUID, handle) or "") for _, handle in cards]
+        slices = [_slices(pynvml, handle) for _, handle in cards]
         found = []
-        for index in visible_devices(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            capability = ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle)))
-            found.append(
-                Gpu(
-                    index,
-                    pynvml.nvmlDeviceGetName(handle),
-                    round(memory.total / GIB, 2),
-                    round(memory.free / GIB, 2),
-                    capability,
-                )
-            )
+        for position, uuid in visible_devices(uuids, [None if own is None else list(own) for own in slices]):
+            index, handle = cards[position]
+            found.append(_gpu(pynvml, index, handle, slices[position][uuid] if uuid else handle, uuid or ""))
         return tuple(found), pynvml.nvmlSystemGetDriverVersion()
     finally:
         pynvml.nvmlShutdown()
 
 
-def visible_devices(count: int) -> list[int]:
-    """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves; those that it names by UUID are all taken as visible."""
+def _said(ask, *about):
+    """What NVML answers, or None where it does not: an old driver, a missing permission, a kind of card."""
+    import pynvml
+
+    try:
+        return ask(*about)
+    except pynvml.NVMLError:
+        return None
+
+
+def _count(pynvml) -> int:
+    return _said(pynvml.nvmlDeviceGetCount) or 0
+
+
+def _slices(pynvml, handle) -> dict | None:
+    """Handle by UUID of each slice of a card in MIG mode; None of a whole card."""
+    mode = _said(pynvml.nvmlDeviceGetMigMode, handle)
+    if not mode or not mode[0]:
+        return None
+    places = range(_said(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
+    found = [_said(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place) for place in places]
+    return {str(pynvml.nvmlDeviceGetUUID(one)): one for one in found if one is not None}
+
+
+def _gpu(pynvml, index: int, card, handle, uuid: str) -> Gpu:
+    """A card, or the slice of it that `handle` is; memory that a processor and a GPU share is the system's."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        total, free = memory.total, memory.free
+    except pynvml.NVMLError_NotSupported:
+        total = free = 0
+    except pynvml.NVMLError as error:
+        raise HostError(
+            "a GPU does not say how much memory it has",
+            value=f"GPU {index}: {error}",
+            allowed="a GPU, or a slice of one, that this user may ask",
+            next='nvidia-smi -L; a slice by its UUID in CUDA_VISIBLE_DEVICES, or host = "cpu"',
+        ) from None
+    if not total:
+        total, free = memory_of_host()
+    capability = _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle) or _said(
+        pynvml.nvmlDeviceGetCudaComputeCapability, card
+    )
+    return Gpu(
+        index,
+        pynvml.nvmlDeviceGetName(handle),
+        round(total / GIB, 2),
+        round(free / GIB, 2),
+        ".".join(map(str, capability or ())),
+        uuid,
+    )
+
+
+def nvml_handle(gpu: Gpu):
+    """NVML's handle of a card or a slice, between `nvmlInit` and `nvmlShutdown`. Raises NVMLError."""
+    import pynvml
+
+    return pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) if gpu.uuid else pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+
+
+def visible_devices(uuids: Sequence[str], slices: Sequence[Sequence[str] | None] = ()) -> list[tuple[int, str | None]]:
+    """What CUDA_VISIBLE_DEVICES leaves of cards with these UUIDs: each a card's position, and a slice's UUID.
+
+    By CUDA's own rules: the list ends at the first entry that names nothing, one thing twice or several things, so that
+    `-1` or an empty text hides all; a UUID may be cut short; of a card in MIG mode its first slice is seen, and one
+    slice alone in all. `slices` are those of each card, None of a whole one. An index is NVML's: where cards differ and
+    CUDA_DEVICE_ORDER is not PCI_BUS_ID, CUDA counts the fastest first.
+    """
+    slices = [*slices, *[None] * (len(uuids) - len(slices))]
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None or not all(part.strip().isdigit() for part in wanted.split(",") if part.strip()):
-        return list(range(count))
-    return [index for index in map(int, filter(str.strip, wanted.split(","))) if index < count]
+    names = list(map(str, range(len(uuids)))) if wanted is None else [part.strip() for part in wanted.split(",")]
+    found: list[tuple[int, str | None]] = []
+    for name in names:
+        if name.startswith("MIG-"):
+            named = [(at, uuid) for at, own in enumerate(slices) for uuid in own or () if uuid.startswith(name)]
+        elif name.startswith("GPU-"):
+            named = [(at, None) for at, uuid in enumerate(uuids) if uuid.startswith(name)]
+        else:
+            named = [(int(name), None)] if re.fullmatch(r"\d+", name) and int(name) < len(uuids) else []
+        if len(named) == 1 and named[0][1] is None and slices[named[0][0]] is not None:
+            at = named[0][0]
+            named = [(at, uuid) for uuid in list(slices[at])[:1]]
+            if not named and wanted is None:
+                continue
+        if len(named) != 1 or named[0] in found:
+            break
+        found += named
+    first_slice = next((one for one in found if one[1]), None)
+    return [first_slice] if first_slice else found
 
 
 def _cpu_model() -> str:
@@ -242,7 +339,7 @@ def cores(root: Path = Path("/")) -> list[int]:
     return allowed if share is None else allowed[: max(1, int(share + 1e-6))]
 
 
-def memory(root: Path = Path("/")) -> tuple[int, int]:
+def memory_of_host(root: Path = Path("/")) -> tuple[int, int]:
     """Bytes of host memory in all and free now: this container's where it has a limit."""
     whole, limits = psutil.virtual_memory(), cgroups.limits(root)
     if limits.memory is None:
@@ -252,7 +349,7 @@ def memory(root: Path = Path("/")) -> tuple[int, int]:
 
 def free_memory_gib() -> float:
     """Host memory that is free now, GiB."""
-    return memory()[1] / GIB
+    return memory_of_host()[1] / GIB
 
 
 def virtualisation(root: Path = Path("/")) -> str:
@@ -289,11 +386,13 @@ def detect(profile: str = "auto") -> Host:
 
     Raises HostError for a profile that this machine cannot be.
     """
-    gpus, driver = _gpus()
-    own = f"{short_name(gpus[0].name)}x{len(gpus)}" if gpus else CPU
-    allowed = ["auto", *dict.fromkeys([own, CPU])]
     without = _host(CPU)
-    profile = CPU if profile == without.name else profile
+    if profile in (CPU, without.name):
+        return without
+    gpus, driver = _gpus()
+    kinds = [short_name(gpu.name) for gpu in gpus]
+    own = "+".join(f"{kind}x{kinds.count(kind)}" for kind in dict.fromkeys(kinds)) or CPU
+    allowed = ["auto", *dict.fromkeys([own, CPU])]
     if profile not in allowed:
         raise HostError(
             "this machine is not the host profile asked for",
@@ -306,7 +405,7 @@ def detect(profile: str = "auto") -> Host:
 
 
 def _host(profile: str, gpus: tuple[Gpu, ...] = (), driver: str | None = None) -> Host:
-    total, free = memory()
+    total, free = memory_of_host()
     return Host(
         profile,
         _cpu_model(),
@@ -354,7 +453,7 @@ class Sampler:
         import pynvml
 
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in self.host.gpus]
+        handles = [nvml_handle(gpu) for gpu in self.host.gpus]
         try:
             while not self._stop.wait(self.interval_s):
                 self.samples.append({"at": time.time(), "gpus": [_gpu_sample(pynvml, handle) for handle in handles]})

@@ -13,6 +13,7 @@ import contextlib
 import http.client
 import os
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from . import certificates, hosts, probes, servers
+from . import certificates, cgroups, hosts, probes, servers
 from .arms import Arm
 from .engine_side import fetch
 from .environments import Environment
@@ -38,6 +39,8 @@ from .sweeps import Plan
 HUB = "https://huggingface.co"
 HUB_S = 3.0
 CLOCK_S = 2.0
+SHM_GIB = 0.25  # of /dev/shm for each process that computes
+OPEN_FILES = 256  # of a process beside its requests
 FIRST_YEAR = 2024
 
 
@@ -60,6 +63,62 @@ def memory(arms: list[Arm], host: Host) -> list[Finding]:
         ]
     wanted = f", about {max(map(servers.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
     return [Finding("memory", f"{hosts.free_memory_gib():.1f} GiB free{wanted}")]
+
+
+def container(root: Path = Path("/")) -> Finding:
+    """What a control group leaves of the machine: cores and memory everywhere are those."""
+    limits, whole = cgroups.limits(root), os.cpu_count()
+    said = []
+    if limits.cores is not None:
+        said.append(f"{limits.cores:g} of {whole} cores, of which {len(hosts.cores(root))} are used")
+    if limits.memory is not None:
+        total = psutil.virtual_memory().total
+        said.append(f"{limits.memory / hosts.GIB:.1f} of {total / hosts.GIB:.1f} GiB of memory")
+    if limits.cores is not None and limits.cores < 1:
+        return Finding(
+            "container", said[0], "a whole core: less is a server that stands still between its turns", WARN, "--cpus 2"
+        )
+    return Finding("container", "; ".join(said) or "no limit of processor or memory")
+
+
+def shared_memory(arms: list[Arm], place: Path = Path("/dev/shm")) -> Finding:
+    """Room at `/dev/shm`, through which an engine's processes talk: 64 MiB in a container that nobody gave more."""
+    try:
+        usage = shutil.disk_usage(place)
+    except OSError as error:
+        return Finding("shared memory", f"{place}: {error.strerror}", "a file system in memory", WARN, f"df -h {place}")
+    ranks = max((arm.ranks for arm in arms), default=1)
+    wanted, found = (
+        SHM_GIB * ranks,
+        f"{usage.free / hosts.GIB:.2f} of {usage.total / hosts.GIB:.2f} GiB free at {place}",
+    )
+    if usage.free < wanted * hosts.GIB:
+        return Finding(
+            "shared memory",
+            found,
+            f"{wanted:g} GiB for {ranks} process{'es' if ranks > 1 else ''}: less ends a server with «No space left "
+            "on device», or a bus error",
+            WARN,
+            "docker run --shm-size=8g or --ipc=host; in a pod, an emptyDir of medium Memory at /dev/shm",
+        )
+    return Finding("shared memory", found)
+
+
+def open_files(plan: Plan | None) -> Finding:
+    """How many files a process may have open, against the highest concurrency: each request in flight is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max((load.concurrency for load in plan.loads), default=0) if plan else 0
+    wanted, limit = highest + OPEN_FILES, soft if soft != resource.RLIM_INFINITY else None
+    if limit is not None and limit < wanted:
+        enough = hard == resource.RLIM_INFINITY or hard >= wanted
+        return Finding(
+            "open files",
+            f"{limit} a process, with {highest} requests in flight",
+            f"{wanted}: {OPEN_FILES} beside those of the requests",
+            FAIL,
+            f"ulimit -n {wanted}" if enough else f"ulimit -n is capped at {hard}: docker run --ulimit nofile={wanted}",
+        )
+    return Finding("open files", f"{limit or 'any number'} a process, with {highest} requests in flight")
 
 
 def port(number: int) -> Finding:
@@ -118,7 +177,7 @@ def gpu_clocks(host: Host) -> list[Finding]:
     try:
         pynvml.nvmlInit()
         for gpu in host.gpus:
-            mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(pynvml.nvmlDeviceGetHandleByIndex(gpu.index))
+            mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(hosts.nvml_handle(gpu))
             reasons += [f"GPU {gpu.index}: {name}" for bit, name in certificates.THROTTLE.items() if mask & bit]
     except pynvml.NVMLError as error:
         return [
@@ -335,16 +394,17 @@ def mirror(url: str) -> Finding:
 
 def load(host: Host) -> Finding:
     """Other work on a CPU host, which takes time from the server that is measured."""
-    average = os.getloadavg()[0]
-    if not host.gpus and average > host.cpus:
+    # The average is of the whole machine, whatever a container has of it.
+    average, cores = os.getloadavg()[0], host.cpus if cgroups.limits().cores is None else os.cpu_count()
+    if not host.gpus and average > cores:
         return Finding(
             "other load",
-            f"load average {average:.1f} on {host.cpus} cores",
-            f"at most {host.cpus}",
+            f"load average {average:.1f} on {cores} cores",
+            f"at most {cores}",
             WARN,
             "measure on a quiet machine: see top, wait, then the same command again",
         )
-    return Finding("other load", f"load average {average:.1f} on {host.cpus} cores")
+    return Finding("other load", f"load average {average:.1f} on {cores} cores")
 
 
 def earlier_runs() -> Finding:

@@ -15,7 +15,7 @@ import contextlib
 import psutil
 
 from .arms import Arm
-from .hosts import Host
+from .hosts import Host, nvml_handle
 
 WORKER, ENGINE = "VLLM::Worker", "VLLM::EngineCore"
 # NVML's field numbers for payload over all NVLinks of a GPU, KiB since the driver started, and the scope that means all
@@ -76,7 +76,7 @@ def nvlink(host: Host) -> dict[str, dict[str, int]]:
         try:
             for gpu in host.gpus:
                 values = pynvml.nvmlDeviceGetFieldValues(
-                    pynvml.nvmlDeviceGetHandleByIndex(gpu.index),
+                    nvml_handle(gpu),
                     [(field, ALL_LINKS) for field in NVLINK_FIELDS.values()],
                 )
                 if all(value.nvmlReturn == pynvml.NVML_SUCCESS for value in values):

@@ -141,6 +141,8 @@ def measure(host: "Host", environment: "Environment") -> Rates:
 
 def _ask(command: list) -> tuple[list[dict], dict]:
     """The script's rows, and its last line; it ends with this process, and at the deadline."""
+    from .hosts import cores
+
     rows: list[dict] = []
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -150,7 +152,7 @@ def _ask(command: list) -> tuple[list[dict], dict]:
             stderr=errors,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "THREADS": str(len(cores()))},
         )
 
         def read() -> None:

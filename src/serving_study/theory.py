@@ -160,15 +160,8 @@ def machine(
 
 def probed_rates(host: ceilings.Instance) -> rates.Rates | None:
     """What `serving-study doctor --probe` measured on a machine of this host's GPU and number, if it did here."""
-    short, _, size = host.gpu.name.partition("-")
-    found = rates.known(f"{short}x{host.count}")
-    usable = (
-        found
-        and found.value(rates.MEMORY)
-        and found.tflops
-        and all(f"{size}GB" in name for name in found.host["gpus"] if size)
-    )
-    return found if usable else None
+    found = rates.known(f"{host.gpu.name}x{host.count}")
+    return found if found and found.value(rates.MEMORY) and found.tflops else None
 
 
 def is_calibrated(host: str) -> bool:

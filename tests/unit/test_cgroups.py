@@ -86,9 +86,9 @@ def test_cores_are_as_many_whole_ones_as_the_share_makes(tmp_path, monkeypatch, 
 def test_memory_is_the_containers(tmp_path, monkeypatch):
     whole = types.SimpleNamespace(total=64 * GIB, available=40 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: whole)
-    assert hosts.memory(tmp_path) == (64 * GIB, 40 * GIB)
-    assert hosts.memory(v2(tmp_path, memory=16 * GIB, used=10 * GIB)) == (16 * GIB, 6 * GIB)
-    assert hosts.memory(v2(tmp_path, memory=128 * GIB, used=10 * GIB)) == (64 * GIB, 40 * GIB)
+    assert hosts.memory_of_host(tmp_path) == (64 * GIB, 40 * GIB)
+    assert hosts.memory_of_host(v2(tmp_path, memory=16 * GIB, used=10 * GIB)) == (16 * GIB, 6 * GIB)
+    assert hosts.memory_of_host(v2(tmp_path, memory=128 * GIB, used=10 * GIB)) == (64 * GIB, 40 * GIB)
 
 
 def test_the_limits_are_those_of_the_host(monkeypatch):

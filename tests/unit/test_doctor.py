@@ -590,6 +590,9 @@ class Nvml(types.ModuleType):
     class NVMLError(Exception):
         pass
 
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
     def __init__(self, free_gib=(139.0, 139.0), reasons=(0, 0), mute=False):
         super().__init__("pynvml")
         memory = lambda handle: types.SimpleNamespace(total=140 * 2**30, free=int(free_gib[handle] * 2**30))  # noqa: E731
@@ -600,6 +603,8 @@ class Nvml(types.ModuleType):
             "DeviceGetName": "NVIDIA H200",
             "DeviceGetCudaComputeCapability": (9, 0),
             "SystemGetDriverVersion": "580.1",
+            "DeviceGetUUID": "GPU-1",
+            "DeviceGetMigMode": (0, 0),
         }
         for name, answer in answers.items():
             setattr(self, f"nvml{name}", lambda *_, answer=answer: answer)

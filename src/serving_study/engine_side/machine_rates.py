@@ -115,7 +115,7 @@ def peer_copies(source: torch.device, target: torch.device, size: int) -> None:
 def main() -> None:
     kind, *names = sys.argv[1:]
     devices = [torch.device(name) for name in names]
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(int(os.environ.get("THREADS") or len(os.sched_getaffinity(0))))
     for device in devices:
         size, on_gpu = buffer_bytes(device), device.type == "cuda"
         memory(device, size)
