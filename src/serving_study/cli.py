@@ -213,6 +213,8 @@ def compare(
             )
         )
     else:
+        for name in dict.fromkeys((a, b)):
+            print("\n".join(reference.machine_lines(name, number)))
         for row in table[table["verdict"] != reference.NOT_COMPARABLE].itertuples():
             print(
                 f"{row.verdict:<14}  {row.kind:<8}  {row.metric:<22}  {row.arm:<16}  concurrency "

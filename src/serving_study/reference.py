@@ -131,6 +131,16 @@ def study(name: str, section: int, root: Path | None = None) -> Study:
     )
 
 
+def machine_lines(name: str, section: int, root: Path | None = None) -> list[str]:
+    """Which machine a study's name is, and what of its cells takes no part, since another one made them."""
+    host, _, part = name.partition("/")
+    if host == "reference":
+        return [f"{name}: as the reference study states it"]
+    host = store.host_named(host, section, root)
+    known, said = store.Store(host, section, root), f"{name}: {host}, {store.machine_of(host, root)}"
+    return [said, *filter(None, [] if part else [known.left_out()])]
+
+
 def of_files(name: str, files: list[Path]) -> Study:
     """The study made of these cells."""
     cells = [(store.read(file), file) for file in files]

@@ -247,7 +247,9 @@ def verdicts(cells: pandas.DataFrame, tolerance: float = reference.TOLERANCE) ->
                 "found": "<br>".join(dict.fromkeys(reasons)) or "no arm pair in common",
             }
         )
-    return tables.style(pandas.DataFrame(rows), f"Do the ratios reproduce? ({tables.labels(cells)})")
+    names = [own.name, *(other.name for other in found)]
+    said = "; ".join([tables.labels(cells), *tables.machines(names, splits.SECTION)])
+    return tables.style(pandas.DataFrame(rows), f"Do the ratios reproduce? ({said})")
 
 
 def links_table(found: dict, label: str) -> Styler:

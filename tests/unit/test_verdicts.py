@@ -7,7 +7,7 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
-from serving_study import cli, paths, reference, store, sweeps
+from serving_study import cli, paths, reference, store, sweeps, tables
 from serving_study.errors import ParameterError
 from serving_study.reference import DIFFERS, NOT_COMPARABLE, REPRODUCES, Study
 
@@ -212,3 +212,15 @@ def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study)
     assert len(frame) == len(rows) + 4
     asked.clear()
     assert sweeps.narrow(plan, Found(pandas.DataFrame(rows)), cells=0) is not None and not asked
+
+
+def test_a_comparison_says_which_machines_it_is_of():
+    shown = CliRunner().invoke(cli.app, ["compare", "cpu-46af", "cpu-c2f5", "--section", "3"])
+    for name, kernel in (("cpu-46af", "v782"), ("cpu-c2f5", "v657")):
+        line = f"{name}: {name}, AMD EPYC, 2 cores, 24 GiB, kvm, kernel 6.18.44-fc-{kernel}"
+        assert line in shown.output.splitlines(), shown.output
+    # Two processors of one name under two kernels are two machines: no absolute figure is held against the other's.
+    assert "machine: AMD EPYC" in shown.output and "  absolute  " not in shown.output
+    caption = tables.hosts(3, "output_throughput", ["baseline"], store.Store("cpu-46af", 3).newest()).caption
+    assert "cpu-c2f5: AMD EPYC, 2 cores, 24 GiB, kvm, kernel 6.18.44-fc-v657" in caption
+    assert reference.machine_lines("reference/l4x1", 3) == ["reference/l4x1: as the reference study states it"]
