@@ -86,6 +86,8 @@ class CacheSizes:
 
 def attention(shape: shapes.Shape) -> str:
     """How a model's heads keep keys and values: `MHA`, `GQA 7:1`, `MLA`."""
+    if not shape.heads:
+        return "none"
     return (
         "MLA" if shape.latent else "MHA" if shape.kv_heads == shape.heads else f"GQA {shape.heads // shape.kv_heads}:1"
     )
@@ -93,10 +95,10 @@ def attention(shape: shapes.Shape) -> str:
 
 def layers(shape: shapes.Shape) -> str:
     """In words: how many layers, and which of them do not keep every token."""
-    sliding, linear = (shape.layer_kinds.count(kind) for kind in ("sliding", "linear"))
-    more = ([f"{sliding} see {shape.config['sliding_window']:,} tokens"] if sliding else []) + (
-        [f"{linear} linear"] if linear else []
-    )
+    count = shape.layer_kinds.count
+    more = [f"{count('sliding')} see {shape.config['sliding_window']:,} tokens"] if count("sliding") else []
+    words = {"linear": "linear", "both": "with a state too", "shared": "share a cache", "none": "without attention"}
+    more += [f"{count(kind)} {said}" for kind, said in words.items() if count(kind)]
     return ", ".join([str(shape.layers), *more])
 
 
@@ -109,7 +111,8 @@ def whole_heads_bytes(shape: shapes.Shape, tokens: int) -> int:
         if shape.latent
         else 2 * shape.head_dim
     )
-    return shape.layers * shape.heads * width * shape.dtype_bytes * tokens
+    kept = sum(kind != "none" for kind in shape.layer_kinds)
+    return kept * shape.heads * width * shape.dtype_bytes * tokens
 
 
 def per_model(models: Sequence[str], lengths: Sequence[int], element_bytes: int | None = None) -> pandas.DataFrame:
@@ -131,7 +134,7 @@ def per_model(models: Sequence[str], lengths: Sequence[int], element_bytes: int 
         rows.append(
             row
             | {length: size / GIB for length, size in sizes.items()}
-            | {"share": sizes[lengths[-1]] / whole_heads_bytes(shape, lengths[-1])}
+            | {"share": sizes[lengths[-1]] / (whole_heads_bytes(shape, lengths[-1]) or math.nan)}
         )
     return pandas.DataFrame(rows)
 

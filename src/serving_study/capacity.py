@@ -217,7 +217,8 @@ def _rank(server: Server, stage: int, constant_gib: float) -> Capacity:
     graphs = cuda_graphs(server) * GRAPH_MIB * MIB * server.model.layers / server.pp / GRAPH_LAYERS if counted else 0.0
     peak = peak_bytes(server, stage)
     left = math.ceil(server.gpu.memory_gib * GIB * server.utilization) - weights - peak - graphs - constant_gib * GIB
-    if {server.model.layer_kinds[layer] for layer in server.model.stage_layers(server.pp)[stage]} == {"full"}:
+    kinds = {server.model.layer_kinds[layer] for layer in server.model.stage_layers(server.pp)[stage]}
+    if kinds <= {"full", "shared", "none"}:
         tokens = max(0, math.floor(left / (BLOCK_TOKENS * per_token))) * BLOCK_TOKENS
     else:
         blocks = pages.layout(

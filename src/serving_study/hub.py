@@ -11,6 +11,8 @@ is used without an answer too; `models` looks whether it is whole.
 import json
 import os
 import subprocess
+import threading
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +75,30 @@ def fetch(
     if path := said.get("path"):
         return Fetched(Path(path))
     return Fetched(None, said["reason"], bool(said.get("out_of_reach")), bool(said.get("refused")))
+
+
+def read(url: str, headers: dict[str, str], deadline_s: float = ANSWER_S) -> bytes:
+    """What a small file's address answers. Raises OSError (urllib.error.HTTPError is one), TimeoutError at the deadline.
+
+    A name look-up knows no deadline of its own, so that it is asked in a thread.
+    """
+    answer: list[bytes | OSError] = []
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=deadline_s) as response:
+                answer.append(response.read())
+        except OSError as error:
+            answer.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(deadline_s)
+    if not answer:
+        raise TimeoutError(f"no answer within {deadline_s:g} s")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return answer[0]
 
 
 def kept_config(repository: str) -> Path | None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from . import embedded, hub, paths
+from . import configurations, embedded, hub, paths
 from .environments import Environment
 from .errors import ModelError
 
@@ -59,7 +59,7 @@ class Model:
 
     @property
     def vocab_size(self) -> int:
-        return self.config["vocab_size"]
+        return self.config.get("vocab_size") or configurations.text(self.config)["vocab_size"]
 
     @property
     def weights_gib(self) -> float | None:

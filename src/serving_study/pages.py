@@ -25,6 +25,7 @@ ALIGNMENT, CPU_ALIGNMENT = (
     16,
     128,
 )  # tokens of the smallest block, and of the default one: of GPU kernels, and of vLLM's CPU build
+KEPT = {"both": ("full", "linear"), "shared": (), "none": ()}  # what layers of these kinds have of their own
 SIMILAR = 1.5  # kinds whose layers differ by less are padded to one group each, instead of cut
 
 
@@ -83,7 +84,13 @@ def layout(
 
     Raises ModelError for a latent cache beside linear attention, whose alignment differs.
     """
-    kinds = Counter(shape.layer_kinds[layer] for layer in shape.stage_layers(pp)[stage])
+    kinds = Counter()
+    for layer in shape.stage_layers(pp)[stage]:
+        kinds.update(KEPT.get(shape.layer_kinds[layer], (shape.layer_kinds[layer],)))
+    if shape.layer_heads and len(set(shape.layer_heads)) > 1:
+        raise ModelError(
+            "the blocks of layers whose heads differ are not known here", value=shape.name, allowed="layers alike"
+        )
     if shape.latent and "linear" in kinds:
         raise ModelError(
             "the blocks of latent attention beside linear attention are not known here",

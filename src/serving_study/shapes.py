@@ -19,35 +19,17 @@ import math
 import os
 import re
 import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import hub, paths
+from . import configurations, hub, paths, states
+from .configurations import FAMILIES, HYBRID
 from .errors import ModelError, near
 from .models import SHAPES
 
 MIB, GIB = 2**20, 2**30
+SCALED_TOGETHER, SCALE_BYTES = 128, 4  # of an 8-bit index or latent vector: numbers with one scale, and its size
 VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-KINDS = {"full_attention": "full", "sliding_attention": "sliding", "linear_attention": "linear"}
-HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-PLAIN = (
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt_oss",
-    "deepseek_v2",
-    "deepseek_v3",
-)
-FAMILIES = (*PLAIN, *HYBRID)
 FIRST_LAYERS = re.compile(r"(.+)-first-(\d+)-layers")
 
 
@@ -62,16 +44,19 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model as its `config.json` states it. `layer_kinds` has full, sliding or linear for each layer."""
+    """A model as its `config.json` states it. `layer_kinds` has full, sliding, linear, both, shared or none for each
+    layer, `layer_heads` its key-value heads and their size where layers differ.
+    """
 
     name: str
     config: dict
     layer_kinds: tuple[str, ...]
+    layer_heads: tuple[tuple[int, int], ...] | None = None
 
     family = property(lambda self: self.config["model_type"])
     layers = property(lambda self: self.config["num_hidden_layers"])
     hidden = property(lambda self: self.config["hidden_size"])
-    heads = property(lambda self: self.config["num_attention_heads"])
+    heads = property(lambda self: self.config.get("num_attention_heads") or 0)  # none where only states are kept
     vocabulary = property(lambda self: self.config["vocab_size"])
 
     @property
@@ -80,7 +65,7 @@ class Shape:
 
     @property
     def head_dim(self) -> int:
-        return self.config.get("head_dim") or self.hidden // self.heads
+        return configurations.head_size(self.config)
 
     @property
     def tied(self) -> bool:
@@ -94,7 +79,8 @@ class Shape:
 
     @property
     def dtype_bytes(self) -> int:
-        return DTYPE_BYTES[self.config.get("torch_dtype") or self.config.get("dtype") or "bfloat16"]
+        """Of a number as an engine serves it, which is not always as the checkpoint has it (`check_dtype`)."""
+        return configurations.SERVED_BYTES
 
     @property
     def experts(self) -> int:
@@ -135,8 +121,12 @@ class Shape:
         """The weights of one rank: its share of each matrix, norms whole, key and value heads repeated where there are
         fewer than ranks.
 
-        Raises ModelError where the heads do not divide by `tp`.
+        Raises ModelError where the heads do not divide by `tp`, and for a family whose weights are not counted.
         """
+        if self.family not in FAMILIES:
+            raise ModelError(
+                "the weights of this family are not counted", value=self.family, allowed=", ".join(FAMILIES)
+            )
         self._check_tp(tp)
         rows = math.ceil(self.vocabulary / VOCABULARY_PADDING) * VOCABULARY_PADDING if padded else self.vocabulary
         embedding = Tensor("embedding", rows * self.hidden // tp)
@@ -200,18 +190,28 @@ class Shape:
             )
         self._check_tp(tp)
         window = self.config.get("sliding_window") or math.inf
-        growing = {"full"} | ({"sliding"} if context is None or context < window else set())
-        layers = sum(self.layer_kinds[layer] in growing for layer in self.stage_layers(pp)[stage])
-        return layers * self.kv_bytes_per_layer(tp=tp, element_bytes=element_bytes)
-
-    def kv_bytes_per_layer(self, *, tp: int = 1, element_bytes: int | None = None) -> int:
-        """What one token takes in one attention layer on a rank: keys and values of its heads, or the latent vector."""
-        elements = (
-            self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"]
-            if self.latent
-            else 2 * max(1, self.kv_heads // tp) * self.head_dim
+        growing = {"full", "both"} | ({"sliding"} if context is None or context < window else set())
+        return sum(
+            self.kv_bytes_per_layer(layer, tp=tp, element_bytes=element_bytes)
+            for layer in self.stage_layers(pp)[stage]
+            if self.layer_kinds[layer] in growing
         )
-        return elements * (element_bytes or self.dtype_bytes)
+
+    def kv_bytes_per_layer(self, layer: int = 0, *, tp: int = 1, element_bytes: int | None = None) -> int:
+        """What one token takes in one attention layer on a rank: keys and values of its heads, or the latent vector,
+        with its index where there is one.
+        """
+        number_bytes = element_bytes or configurations.cache_element_bytes(self.config)
+        if not self.latent:
+            heads, size = self.layer_heads[layer] if self.layer_heads else (self.kv_heads, self.head_dim)
+            return 2 * max(1, heads // tp) * size * number_bytes if heads else 0
+        low, rope = self.config["kv_lora_rank"], self.config["qk_rope_head_dim"]
+        if self.family not in configurations.INDEXED:
+            return (low + rope) * number_bytes
+        scales = low // SCALED_TOGETHER * SCALE_BYTES
+        latent = low + scales + rope * self.dtype_bytes if number_bytes == 1 else (low + rope) * number_bytes
+        index = self.config["index_head_dim"] if configurations.has_index(self.config, layer) else 0
+        return latent + index + index // SCALED_TOGETHER * SCALE_BYTES
 
     def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, element_bytes: int | None = None) -> int:
         """KV cache and state of one sequence of so many tokens, on a rank of the fullest stage; sliding layers keep
@@ -231,21 +231,16 @@ class Shape:
         recurrent matrices.
         """
         return self.state_bytes_per_layer(tp=tp) * max(
-            sum(self.layer_kinds[number] == "linear" for number in stage) for stage in self.stage_layers(pp)
+            sum(self.layer_kinds[number] in ("linear", "both") for number in stage) for stage in self.stage_layers(pp)
         )
 
     def state_bytes_per_layer(self, *, tp: int = 1, speculative_tokens: int = 0) -> int:
         """The state of one linear-attention layer on a rank; each speculative token lengthens its convolution by one
         input.
         """
-        if "linear" not in self.layer_kinds:
+        if not {"linear", "both"} & set(self.layer_kinds):
             return 0
-        key_heads, key_dim, value_heads, value_dim, kernel = self._gated_delta
-        matrix_bytes = DTYPE_BYTES.get(self.config.get("mamba_ssm_dtype"), self.dtype_bytes)
-        convolution = (
-            (kernel - 1 + speculative_tokens) * (2 * key_heads * key_dim + value_heads * value_dim) * self.dtype_bytes
-        )
-        return (convolution + value_heads * key_dim * value_dim * matrix_bytes) // tp
+        return states.bytes_per_layer(self.config, self.dtype_bytes, tp=tp, speculative_tokens=speculative_tokens)
 
     @property
     def _rotary_dim(self) -> int:
@@ -265,7 +260,14 @@ class Shape:
         return tuple(self.config[name] for name in names)
 
     def _check_tp(self, tp: int) -> None:
-        if tp < 1 or self.heads % tp or (not self.latent and max(tp, self.kv_heads) % min(tp, self.kv_heads)):
+        if not self.heads and tp == 1:
+            return
+        if (
+            tp < 1
+            or not self.heads
+            or self.heads % tp
+            or (not self.latent and max(tp, self.kv_heads) % min(tp, self.kv_heads))
+        ):
             fits = [
                 n
                 for n in range(1, self.heads + 1)
@@ -322,8 +324,8 @@ class Shape:
 
     def _mlp(self, layer: int, tp: int) -> list[Tensor]:
         get = self.config.get
-        sparse_from, step = get("first_k_dense_replace", 0), get("decoder_sparse_step", get("moe_layer_freq", 1))
-        if not self.experts or layer < sparse_from or (layer + 1) % step or layer in get("mlp_only_layers", ()):
+        sparse_from, step = get("first_k_dense_replace", 0), get("decoder_sparse_step") or get("moe_layer_freq") or 1
+        if not self.experts or layer < sparse_from or (layer + 1) % step or layer in (get("mlp_only_layers") or ()):
             found = _gated(self.hidden, self.config["intermediate_size"] // tp)
             return found + (
                 [Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)]
@@ -393,42 +395,26 @@ def first_layers(config: dict, layers: int) -> dict:
 
 
 def of_config(config: dict, *, name: str = "model") -> Shape:
-    """The shape that a parsed `config.json` describes; that of the text model where it has several."""
-    config = {**config, **config["text_config"]} if "text_config" in config else config
-    if config.get("model_type") not in FAMILIES:
+    """The shape that a parsed `config.json` describes; that of the text model where it has several.
+
+    Raises ModelError for what has no cache, and for layers that are not known.
+    """
+    if not isinstance(config, dict):
+        raise ModelError("not a config.json", value=type(config).__name__, allowed="one JSON object")
+    try:
+        found = configurations.text(config)
+        configurations.check_dtype(found)
+        return Shape(name, found, tuple(configurations.layer_kinds(found)), _tupled(configurations.layer_heads(found)))
+    except (TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError, ValueError) as error:
         raise ModelError(
-            "the arithmetic of this family is not known", value=config.get("model_type"), allowed=", ".join(FAMILIES)
-        )
-    missing = [
-        key
-        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-        if not isinstance(config.get(key), int)
-    ]
-    if missing:
-        raise ModelError(
-            "config.json lacks what the arithmetic needs", value=", ".join(missing), allowed="a whole number each"
-        )
-    return Shape(name, config, tuple(_kinds(config)))
+            "this config.json cannot be read",
+            value=f"{name}, {config.get('model_type')} ({type(error).__name__}: {error})",
+            allowed="the figures of a model as transformers or Llama name them",
+        ) from None
 
 
-def _kinds(config: dict) -> list[str]:
-    layers, window = (
-        config["num_hidden_layers"],
-        config.get("sliding_window") if config.get("use_sliding_window", True) else None,
-    )
-    if config.get("layer_types"):
-        if unknown := set(config["layer_types"]) - set(KINDS):
-            raise ModelError(
-                "layers of a kind that is not known", value=", ".join(sorted(unknown)), allowed=", ".join(KINDS)
-            )
-        return [KINDS[kind] for kind in config["layer_types"]]
-    if every := config.get("full_attention_interval"):
-        return ["full" if (layer + 1) % every == 0 else "linear" for layer in range(layers)]
-    if config["model_type"] in ("gemma2", "gemma3_text"):
-        every = config.get("sliding_window_pattern", 2 if config["model_type"] == "gemma2" else 6)
-        return ["full" if (layer + 1) % every == 0 else "sliding" for layer in range(layers)]
-    first = config.get("max_window_layers", 0) if config["model_type"].startswith("qwen") else 0
-    return ["sliding" if window and layer >= first else "full" for layer in range(layers)]
+def _tupled(heads: list[tuple[int, int]] | None) -> tuple[tuple[int, int], ...] | None:
+    return None if heads is None else tuple(heads)
 
 
 def _gated(hidden: int, width: int, experts: int = 1) -> list[Tensor]:
@@ -455,14 +441,10 @@ def _fetched(name: str) -> Path | None:
     }
     likely = near(name.rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()])
     try:  # not hf_hub_download, which asks for half a minute where there is no network
-        with urllib.request.urlopen(
-            urllib.request.Request(
-                hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT")),
-                headers={"Authorization": f"Bearer {token}"} if token else {},
-            ),
-            timeout=5,
-        ) as answer:
-            content = answer.read()
+        content = hub.read(
+            hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT")),
+            {"Authorization": f"Bearer {token}"} if token else {},
+        )
     except urllib.error.HTTPError as error:
         raise ModelError(
             "the hub does not give this model's config.json",

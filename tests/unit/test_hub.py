@@ -193,6 +193,14 @@ def test_a_process_that_dies_is_quoted(monkeypatch):
     assert fetch().reason == f"{sys.executable} ended with exit code -9: Killed"
 
 
+def test_a_name_that_is_never_resolved_has_a_deadline(monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: released.wait(60) and [])
+    with pytest.raises(TimeoutError, match="no answer within 0.2 s"):
+        hub.read("http://hub.invalid/config.json", {}, 0.2)
+    released.set()
+
+
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error

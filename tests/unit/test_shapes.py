@@ -444,15 +444,15 @@ def test_a_hub_id_is_asked_for_once(cache, tmp_path, monkeypatch):
     "content, message",
     [
         ("{", "not a config.json"),
-        ('{"model_type": "bert"}', "family is not known: bert\n  allowed: llama"),
+        ('{"model_type": "bert"}', "no cache of keys and values that grows with each token: bert\n  allowed: a model"),
         (
             '{"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, '
-            '"vocab_size": 8, "layer_types": ["conv"]}',
-            "is not known: conv\n  allowed: full_attention",
+            '"vocab_size": 8, "layer_types": ["memory"]}',
+            "is not known: memory\n  allowed: full_attention",
         ),
         (
             '{"model_type": "llama", "hidden_size": 8}',
-            "lacks what the arithmetic needs: num_hidden_layers, num_attention_heads, vocab_size",
+            "lacks what the arithmetic needs: num_hidden_layers, vocab_size, num_attention_heads",
         ),
     ],
 )
