@@ -78,7 +78,7 @@ def fetch(
 
 
 def read(url: str, headers: dict[str, str], deadline_s: float = ANSWER_S) -> bytes:
-    """What a small file's address answers. Raises OSError (urllib.error.HTTPError is one), TimeoutError at the deadline.
+    """What a small file's address answers. Raises OSError (HTTPError is one), and TimeoutError at the deadline.
 
     A name look-up knows no deadline of its own, so that it is asked in a thread.
     """
@@ -94,11 +94,13 @@ def read(url: str, headers: dict[str, str], deadline_s: float = ANSWER_S) -> byt
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(deadline_s)
-    if not answer:
-        raise TimeoutError(f"no answer within {deadline_s:g} s")
-    if isinstance(answer[0], OSError):
-        raise answer[0]
-    return answer[0]
+    said = answer.pop() if answer else TimeoutError(f"no answer within {deadline_s:g} s")
+    if isinstance(said, bytes):
+        return said
+    try:
+        raise said
+    finally:
+        del said  # an error that its own traceback holds would keep the connection open
 
 
 def kept_config(repository: str) -> Path | None:

@@ -59,7 +59,13 @@ class Model:
 
     @property
     def vocab_size(self) -> int:
-        return self.config.get("vocab_size") or configurations.text(self.config)["vocab_size"]
+        """Raises KeyError where neither the file nor its class says it."""
+        if size := self.config.get("vocab_size"):
+            return size
+        try:
+            return configurations.text(self.config)["vocab_size"]
+        except ModelError:
+            raise KeyError("vocab_size") from None
 
     @property
     def weights_gib(self) -> float | None:

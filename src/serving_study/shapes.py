@@ -446,6 +446,7 @@ def _fetched(name: str) -> Path | None:
             {"Authorization": f"Bearer {token}"} if token else {},
         )
     except urllib.error.HTTPError as error:
+        error.close()
         raise ModelError(
             "the hub does not give this model's config.json",
             **said | {"value": f"{name} ({error.code} {error.reason})"},

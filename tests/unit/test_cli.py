@@ -116,7 +116,7 @@ def test_certify_judges_again(results):
 
 
 def test_help_and_predictions_load_nothing_that_they_do_not_need():
-    heavy = "pandas scipy numpy matplotlib nbformat papermill boto3 pynvml psutil".split()
+    heavy = "pandas scipy numpy matplotlib nbformat papermill boto3 pynvml psutil transformers torch".split()
     code = "import sys, {}; print(*[name for name in sys.argv[1:] if name in sys.modules])"
 
     def loaded(module: str) -> list[str]:
@@ -124,7 +124,7 @@ def test_help_and_predictions_load_nothing_that_they_do_not_need():
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     assert loaded("serving_study.cli") == []
-    assert not {"scipy", "matplotlib", "nbformat", "papermill", "boto3"} & set(
+    assert not {"scipy", "matplotlib", "nbformat", "papermill", "boto3", "transformers", "torch"} & set(
         loaded("serving_study.theory, serving_study.prices")
     )
 
@@ -151,6 +151,16 @@ def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
     )
 
 
+def test_a_prediction_says_what_acceptance_it_assumes_or_that_it_knows_none():
+    own = call("predict", "--host", "g6.xlarge").output
+    assert "acceptance 53.5% assumed" in own and "no acceptance is known" not in own
+    others = ["predict", "--host", "g6.xlarge", "--model", "meta-llama-3-8b", "--draft-model", "smollm2-135m-instruct"]
+    shown = call(*others, "--acceptance", "draft-k3=0.6").output
+    assert shown.count("no acceptance is known for it with these models; --acceptance ") == 3
+    assert "--acceptance draft-k1=RATE adds its figures" in shown and "acceptance 60.0% assumed" in shown
+    assert "--acceptance wants an arm and a rate: draft-k3" in str(call(*others, "--acceptance", "draft-k3").exception)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -165,16 +175,6 @@ def test_a_prediction_has_its_price_and_says_where_it_is_from(cache):
         (("--host", "h200x1", "--fetch-price"), "no instance type for this host, so no price to fetch: h200x1"),
     ],
 )
-def test_a_prediction_says_what_acceptance_it_assumes_or_that_it_knows_none():
-    own = call("predict", "--host", "g6.xlarge").output
-    assert "acceptance 53.5% assumed" in own and "no acceptance is known" not in own
-    others = ["predict", "--host", "g6.xlarge", "--model", "meta-llama-3-8b", "--draft-model", "smollm2-135m-instruct"]
-    shown = call(*others, "--acceptance", "draft-k3=0.6").output
-    assert shown.count("no acceptance is known for it with these models; --acceptance ") == 3
-    assert "--acceptance draft-k1=RATE adds its figures" in shown and "acceptance 60.0% assumed" in shown
-    assert "--acceptance wants an arm and a rate: draft-k3" in str(call(*others, "--acceptance", "draft-k3").exception)
-
-
 def test_a_prediction_for_what_is_not_there_names_what_is_near(words, said, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert re.search(said, str(call("predict", *words).exception))
