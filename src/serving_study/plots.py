@@ -1,130 +1,94 @@
-"""Tidy frame in, matplotlib Figure out.
+"""Tidy frame in, matplotlib Figure out, drawn with seaborn as `drawing` sets it up.
 
-One colour an arm everywhere, colour-blind safe; failed cells hollow, never on a line.
+One colour and one marker an arm everywhere, colour-blind safe; failed cells hollow, never on a line.
+
+    plots.setup(); plots.speedup(results.frame())                  # doctest: +SKIP
 """
-
-import math
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas
 from matplotlib.figure import Figure
 
-from . import comparisons, reference, speculation, tables
+from . import comparisons, drawing, reference, speculation, tables
+from .drawing import PALETTE, WIDTH, colours, setup  # noqa: F401 - notebooks take these from here
 from .errors import ParameterError
 
-PALETTE = ("#4c4c4c", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
-
-
-def setup() -> None:
-    """Plain, deterministic figures."""
-    plt.rcParams.update(
-        {
-            "svg.hashsalt": "book",
-            "figure.dpi": 100,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.alpha": 0.3,
-            "legend.frameon": False,
-            "font.size": 9,
-        }
-    )
-
-
-def colours(arms) -> dict[str, str]:
-    return {arm: PALETTE[index % len(PALETTE)] for index, arm in enumerate(dict.fromkeys(arms))}
+SOURCES = {
+    "predicted": {"linestyle": "--", "linewidth": 1.2},
+    "reference": {"linestyle": "none", "marker": "X", "markersize": 6},
+    "measured": {"linestyle": "none", "marker": "o", "markersize": 6},
+}
 
 
 def over_concurrency(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Figure:
-    """One panel a metric: each arm over concurrency, its repeats as dots, its mean as a line."""
+    """One panel a metric: each arm over concurrency, its repeats as faint dots, its mean as a line."""
     frame = frame[~frame["arm"].str.endswith(comparisons.AGAIN)]
-    figure, axes = plt.subplots(1, len(metrics), figsize=(4.2 * len(metrics), 3.4), squeeze=False, layout="constrained")
+    means = [comparisons.summary(frame, metric).assign(metric=metric) for metric in metrics]
     palette = colours(frame["arm"])
-    for axis, metric in zip(axes[0], metrics, strict=True):
-        means = comparisons.summary(frame, metric)
-        for arm, colour in palette.items():
-            line = means[means["arm"] == arm]
-            axis.plot(
-                line["concurrency"], line["mean"], color=colour, label=arm, marker="o", markersize=3.5, linewidth=1.4
-            )
-            cells = frame[frame["arm"] == arm]
-            failed = cells[cells["certificate"] == "fail"]
-            axis.scatter(failed["concurrency"], failed[metric], facecolors="none", edgecolors=colour, s=36, zorder=3)
-        _concurrency_axis(axis, frame)
-        axis.set_ylim(bottom=0)
-        axis.set_ylabel(tables.METRIC_NAMES.get(metric, metric))
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(tables.labels(frame), fontsize=9, x=0.99, ha="right")
-    return figure
+    grid = drawing.lines(
+        pandas.concat(means, ignore_index=True), "concurrency", "mean", column="metric", palette=palette
+    )
+    for metric, axis in grid.axes_dict.items():
+        drawing.dots(axis, comparisons.usable(frame), "concurrency", metric, "arm", palette)
+        failed = frame[(frame["certificate"] == "fail") & frame[metric].notna()]
+        edges = list(failed["arm"].map(palette))
+        axis.scatter(failed["concurrency"], failed[metric], facecolors="none", edgecolors=edges, s=36, zorder=3)
+        drawing.concurrency_axis(axis, frame)
+        axis.set(title="", ylabel=tables.METRIC_NAMES.get(metric, metric), ylim=(0, None))
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure
 
 
 def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Figure:
     """Each arm's multiple of the baseline over concurrency, with its interval, the line at 1 and the noise floor around
-    it.
+    it: all of it on a logarithmic axis, where twice as fast and half as fast are equally far from 1.
     """
     table = comparisons.compare(frame, metric, baseline)
-    floors = comparisons.floor(frame, metric)
-    figure, axis = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
-    palette = colours(frame["arm"])
-    for arm in dict.fromkeys(table["arm"]):
-        if arm.endswith(comparisons.AGAIN):
-            continue
-        rows = table[table["arm"] == arm]
-        errors = np.nan_to_num(np.array([rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]))
-        axis.errorbar(
-            rows["concurrency"],
-            rows["ratio"],
-            yerr=errors,
-            color=palette[arm],
-            label=arm,
-            marker="o",
-            markersize=3.5,
-            linewidth=1.4,
-            capsize=2.5,
-        )
-    axis.axhline(1, color="black", linewidth=0.9)
-    if floors:
-        at = sorted(floors)
-        axis.fill_between(
-            at,
-            [math.exp(-floors[x]) for x in at],
-            [math.exp(floors[x]) for x in at],
-            color="black",
-            alpha=0.1,
-            linewidth=0,
-            label="noise floor (A/A)",
-        )
-    _concurrency_axis(axis, frame)
-    axis.set_ylim(bottom=0)
+    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = table.assign(at=drawing.aside(table["concurrency"], table["arm"]))
+    grid = drawing.lines(table, "at", "ratio", palette=colours(frame["arm"]), height=3.6)
+    axis = grid.ax
+    axis.axhline(1, color="black", linewidth=0.9, zorder=1.5)
+    floors = table.dropna(subset=["floor"]).drop_duplicates("concurrency").sort_values("concurrency")
+    if len(floors):
+        half = np.exp(floors["floor"].astype(float))
+        about = {"color": "black", "alpha": 0.1, "linewidth": 0, "label": "noise floor (A/A)"}
+        axis.fill_between(floors["concurrency"], 1 / half, half, **about)
+    drawing.concurrency_axis(axis, frame)
+    drawing.multiples_axis(axis.yaxis)
     axis.set_ylabel(f"multiple of {baseline}:\n{tables.METRIC_NAMES.get(metric, metric)}")
-    axis.legend(fontsize=8, ncols=2)
-    axis.set_title(tables.labels(frame), fontsize=9, loc="right")
-    return figure
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure
 
 
 def acceptance(frame: pandas.DataFrame, reference_frame: pandas.DataFrame | None = None) -> Figure:
-    """Acceptance rate over k, each concurrency a dot; the reference study's as crosses."""
-    rows = comparisons.usable(frame).dropna(subset=["acceptance_rate"]).copy()
-    figure, axis = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
-    groups = {"n-gram": ("ngram", PALETTE[1]), "draft model": ("draft", PALETTE[2])}
-    for label, (prefix, colour) in groups.items():
-        for source, marker, name in (
-            (rows, "o", f"{label}, {tables.labels(frame)}"),
-            (reference_frame, "x", f"{label}, reference study"),
-        ):
-            if source is None:
-                continue
-            mine = source[source["arm"].str.fullmatch(rf"{prefix}-k\d+")]
-            if len(mine):
-                ks = mine["arm"].str.extract(r"k(\d+)")[0].astype(int)
-                column = "acceptance_rate" if "acceptance_rate" in mine else "value"
-                axis.scatter(ks, mine[column], marker=marker, s=22, color=colour, label=name, alpha=0.85)
-    axis.set_xlabel("draft tokens a round (k)")
-    axis.set_ylabel("acceptance rate")
-    axis.set_ylim(0, 1)
+    """Acceptance rate over k, a dot a cell; the reference study's as crosses."""
+    import seaborn
+
+    sources = {tables.labels(frame): comparisons.usable(frame).dropna(subset=["acceptance_rate"])}
+    if reference_frame is not None:
+        sources["reference study"] = reference_frame.rename(columns={"value": "acceptance_rate"})
+    techniques = {"n-gram": ("ngram", PALETTE[2]), "draft model": ("draft", PALETTE[1])}
+    rows, palette, shapes = [], {}, {}
+    for technique, (prefix, colour) in techniques.items():
+        for source, cells in sources.items():
+            shown = cells[cells["arm"].str.fullmatch(rf"{prefix}-k\d+")]
+            ks, label = shown["arm"].str.extract(r"k(\d+)")[0].astype(int), f"{technique}, {source}"
+            side = (-0.06 if prefix == "ngram" else 0.06) * (1 if source == "reference study" else 2.5)
+            rows.append(pandas.DataFrame({"k": ks + side, "rate": shown["acceptance_rate"], "label": label}))
+            palette[label], shapes[label] = colour, "X" if source == "reference study" else "o"
+    figure, axis = plt.subplots(figsize=(WIDTH, 3.8), layout="constrained")
+    look = {"hue": "label", "style": "label", "palette": palette, "markers": shapes, "s": 36, "alpha": 0.8}
+    points = pandas.concat(rows)
+    if len(points):
+        seaborn.scatterplot(points, x="k", y="rate", ax=axis, legend="full", **look)
+    axis.set(xlabel="draft tokens a round (k)", ylabel="acceptance rate", ylim=(0, 1))
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend(fontsize=7.5)
+    drawing.legend(figure, most=2)
+    drawing.caption(figure, drawing.of(frame))
     return figure
 
 
@@ -132,92 +96,69 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
     """Stacked logarithms of the three factors, whole run and steady window: bars to the right help, and they add up to
     the ratio (the dot).
     """
-    parts = {
-        name: comparisons.decompose(frame, baseline, steady)
-        for name, steady in (("whole run", False), ("steady window", True))
-    }
-    parts = {name: table[~table["arm"].str.endswith(comparisons.AGAIN)].iloc[::-1] for name, table in parts.items()}
-    figure, axes = plt.subplots(
-        1, 2, sharex=True, figsize=(8.0, 0.28 * max(3, *map(len, parts.values())) + 1.3), layout="constrained"
-    )
-    for axis, (title, table) in zip(axes, parts.items(), strict=True):
-        places = np.arange(len(table))
-        right, left = np.zeros(len(table)), np.zeros(len(table))
-        for name, colour in (("latency", PALETTE[2]), ("occupancy", PALETTE[5]), ("mix", PALETTE[4])):
-            width = np.log2(table[name].to_numpy(float))
-            axis.barh(
-                places,
-                width,
-                left=np.where(width >= 0, right, left),
-                color=colour,
-                label=name if name != "mix" else "work mix",
-                height=0.7,
-            )
+    parts = [
+        comparisons.decompose(frame, baseline, steady).assign(window="steady window" if steady else "whole run")
+        for steady in (False, True)
+    ]
+    table = pandas.concat(parts, ignore_index=True)
+    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = table.assign(row=[f"{cell.arm}, {cell.concurrency}" for cell in table.itertuples()])
+    names = list(dict.fromkeys(table["row"]))[::-1]
+    height = 0.24 * max(3, len(names)) + 1.2
+    grid = drawing.panels(table, "window", 2, height)
+    for window, axis in grid.axes_dict.items():
+        rows = table[table["window"] == window]
+        places = np.array([names.index(name) for name in rows["row"]])
+        right, left = np.zeros(len(rows)), np.zeros(len(rows))
+        for name, colour in (("latency", PALETTE[1]), ("occupancy", PALETTE[5]), ("mix", PALETTE[4])):
+            width = np.log2(rows[name].to_numpy(float))
+            starts, label = np.where(width >= 0, right, left), name if name != "mix" else "work mix"
+            axis.barh(places, width, left=starts, color=colour, label=label, height=0.7, linewidth=0)
             right, left = right + np.clip(width, 0, None), left + np.clip(width, None, 0)
-        axis.plot(
-            np.log2(table["ratio"].to_numpy(float)), places, "o", color="black", markersize=4, label="throughput ratio"
-        )
+        ratios = np.log2(rows["ratio"].to_numpy(float))
+        axis.plot(ratios, places, "o", color="black", markersize=4, label="throughput ratio")
         axis.axvline(0, color="black", linewidth=0.9)
-        axis.set_yticks(
-            places,
-            [f"{arm}, {concurrency}" for arm, concurrency in zip(table["arm"], table["concurrency"], strict=True)],
-            fontsize=7.5,
-        )
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.set_ylim(-0.6, len(names) - 0.4)
+        axis.use_sticky_edges = False
+        axis.margins(x=0.06)
+        axis.xaxis.get_major_locator().set_params(nbins=6)
         axis.xaxis.set_major_formatter(lambda value, _: f"{2**value:.2g}×")
         axis.set_xlabel(f"factor against {baseline} (logarithmic)")
-        axis.set_title(title, fontsize=9)
-    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, ncols=4, loc="outside upper center")
-    figure.supxlabel(tables.labels(frame), fontsize=9, x=0.99, ha="right")
-    return figure
-
-
-SOURCES = {
-    "predicted": {"linestyle": "--", "linewidth": 1.2},
-    "reference": {"linestyle": "none", "marker": "x", "markersize": 6},
-    "measured": {"linestyle": "none", "marker": "o", "markersize": 4},
-}
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure
 
 
 def surface(ks, marks: pandas.DataFrame, about: str) -> Figure:
     """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour),
-    `alpha`, `cost`, `marker`, `filled`, and `k`, missing for a mark of every panel. `about` says in a corner where they
-    are from.
+    `alpha`, `cost`, `marker`, `filled`, and `k`, missing for a mark of every panel. `about` says below where they are
+    from.
     """
     alphas, highest = np.linspace(0, 0.99, 100), max(0.6, 1.15 * marks["cost"].max())
-    costs = np.linspace(0.01, highest, 60)
-    figure, axes = plt.subplots(
-        1, len(ks), figsize=(3.1 * len(ks), 3.3), sharey=True, squeeze=False, layout="constrained"
-    )
+    costs, levels = np.linspace(0.01, highest, 60), [0.5, 0.8, 1, 1.2, 1.5, 2, 3]
+    grid = drawing.panels(pandas.DataFrame({"k": list(ks)}), "k", 3, 2.6)
+    grid.set_titles("k = {col_name}")
     palette = dict(zip(dict.fromkeys(marks["label"]), PALETTE[1:], strict=False))
-    for axis, k in zip(axes[0], ks, strict=True):
-        lines = axis.contour(
-            alphas,
-            costs,
-            np.array([speculation.speedup(alphas, k, cost) for cost in costs]),
-            levels=[0.5, 0.8, 1, 1.2, 1.5, 2, 3],
-            cmap="viridis",
-            linewidths=1,
-        )
-        axis.clabel(lines, fontsize=7)
+    for k, axis in grid.axes_dict.items():
+        gains = np.array([speculation.speedup(alphas, k, cost) for cost in costs])
+        shades = ["black" if level == 1 else "0.6" for level in levels]
+        drawn = axis.contour(alphas, costs, gains, levels=levels, colors=shades, linewidths=1)
+        for text in axis.clabel(drawn, fontsize=8, fmt="%g×", inline=False):
+            across, up = text.get_position()
+            inside = 0.08 < across < 0.92 and 0.08 < up / highest < 0.92  # else the edge of the panel cuts it
+            text.set(visible=inside, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
         for mark in marks[marks["k"].isna() | (marks["k"] == k)].itertuples():
-            axis.plot(
-                mark.alpha,
-                mark.cost,
-                mark.marker,
-                color=palette[mark.label],
-                mfc=palette[mark.label] if mark.filled else "none",
-            )
-        axis.set(title=f"k = {k}", xlabel="acceptance probability α")
-    axes[0, 0].set_ylabel("cost of a proposal (target passes)")
-    figure.legend(
-        [plt.Line2D([], [], color=colour, marker="o", linestyle="none") for colour in palette.values()],
-        list(palette),
-        fontsize=7.5,
-        ncols=len(palette),
-        loc="outside upper left",
-    )
-    figure.suptitle(about, fontsize=9, x=0.99, ha="right")
-    return figure
+            colour = palette[mark.label]
+            looks = {"color": colour, "mfc": colour if mark.filled else "none", "clip_on": False}
+            axis.plot(mark.alpha, mark.cost, mark.marker, **looks)
+        axis.grid(False)
+    grid.set_axis_labels("acceptance probability α", "cost of a proposal\n(target passes)")
+    for label, colour in palette.items():
+        grid.axes.flat[0].plot([], [], "o", color=colour, label=label)
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, about)
+    return grid.figure
 
 
 def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: str = "") -> Figure:
@@ -230,34 +171,34 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
 
         plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple of the baseline")
     """
+    import seaborn
+
     unknown = sorted(set(rows["source"]) - set(SOURCES))
     if unknown:
         raise ParameterError("a source that is not drawn", value=", ".join(unknown), allowed=", ".join(SOURCES))
-    figure, axis = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    palette, of_hosts = (
-        colours(rows["arm"]),
-        {
-            source: [_labelled(host, cells, "\n") for host, cells in mine.groupby("host")]
-            for source, mine in rows.groupby("source")
-        },
-    )
-    for (source, _, arm), mine in rows.groupby(["source", "host", "arm"], sort=False):
-        mine = mine.sort_values(x)
-        axis.plot(mine[x], mine["value"], color=palette[arm], **SOURCES[source])
-        if "low" in mine and mine["low"].notna().any():
-            axis.vlines(mine[x], mine["low"], mine["high"], color=palette[arm], linewidth=1)
+    figure, axis = plt.subplots(figsize=(WIDTH, 4.0), layout="constrained")
+    palette = colours(rows["arm"], without_grey=True)
+    look = {"x": x, "y": "value", "hue": "arm", "palette": palette, "legend": False, "ax": axis}
+    predicted, points = rows[rows["source"] == "predicted"], rows[rows["source"] != "predicted"]
+    dashed = {name: SOURCES["predicted"][name] for name in ("linestyle", "linewidth")}
+    seaborn.lineplot(predicted, units="host", estimator=None, errorbar=None, **dashed, **look)
+    shapes = {source: SOURCES[source]["marker"] for source in ("reference", "measured")}
+    seaborn.scatterplot(points, style="source", markers=shapes, s=40, **look)
+    if "low" in rows:
+        drawing.intervals(axis, rows, x, "value", "arm", palette)
     for arm, colour in palette.items():
         axis.plot([], [], color=colour, linewidth=3, label=arm)
     for source, looks in SOURCES.items():
-        if source in of_hosts:
-            axis.plot([], [], color="black", **looks, label=f"{source}: {', '.join(of_hosts[source])}")
+        of_source = rows[rows["source"] == source]
+        hosts = [_labelled(host, cells, "\n") for host, cells in of_source.groupby("host")]
+        if hosts:
+            axis.plot([], [], color="black", **looks, label=f"{source}: {', '.join(hosts)}")
     if x == "concurrency":
-        _concurrency_axis(axis, rows)
+        drawing.concurrency_axis(axis, rows)
     else:
         axis.set_xlabel(x_label or x)
-    axis.set_ylim(bottom=0)
-    axis.set_ylabel(label)
-    figure.legend(fontsize=7.5, ncols=min(5, len(palette)), loc="outside upper center")
+    axis.set(ylabel=label, ylim=(0, None))
+    drawing.legend(figure)
     return figure
 
 
@@ -267,43 +208,35 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
 
     `errors` is `theory.errors`, a part of it, or any frame with its columns: `section`, `host`, `metric`, `predicted`,
     `measured`, `excluded`, `took_part`."""
+    import seaborn
+
     rows, published = errors[errors["metric"] == metric], reference.load()
-    figure, axis = plt.subplots(figsize=(5.0, 4.0), layout="constrained")
-    for (section, host), colour in zip(
-        dict.fromkeys(zip(rows["section"], rows["host"], strict=True)), PALETTE[1:], strict=False
-    ):
-        mine = rows[(rows["section"] == section) & (rows["host"] == host)]
-        kept, left = mine[mine["excluded"].isna()], mine[mine["excluded"].notna()]
-        about = (
-            "reference"
-            if host in set(published.loc[published["section"] == section, "host"])
-            else "random weights, prescribed acceptance"
-        )
-        axis.scatter(
-            kept["measured"], kept["predicted"], s=20, color=colour, label=f"section {section}, {host}: {about}"
-        )
-        axis.scatter(
-            left["measured"],
-            left["predicted"],
-            s=20,
-            facecolors="none",
-            edgecolors=colour,
-            label="left out" if len(left) else None,
-        )
+    known = set(zip(published["section"], published["host"], strict=True))
+    places = list(zip(rows["section"], rows["host"], strict=True))
+    about = {
+        place: "reference" if place in known else "random weights, prescribed acceptance"
+        for place in dict.fromkeys(places)
+    }
+    rows = rows.assign(label=[f"section {place[0]}, {place[1]}: {about[place]}" for place in places])
+    palette = dict(zip(dict.fromkeys(rows["label"]), PALETTE[1:], strict=False))
+    figure, axis = plt.subplots(figsize=(WIDTH, 4.8), layout="constrained")
+    ends = np.array([0.8, 1.25]) * rows[["measured", "predicted"]].stack().agg(["min", "max"]).to_numpy()
+    axis.plot(ends, ends, color="black", linewidth=0.9)
+    kept, left = rows[rows["excluded"].isna()], rows[rows["excluded"].notna()]
+    look = {"x": "measured", "y": "predicted", "hue": "label", "style": "label", "palette": palette}
+    seaborn.scatterplot(kept, markers=drawing.markers(palette), s=36, legend="full", ax=axis, **look)
+    for label, part in left.groupby("label", sort=False):
+        look = {"edgecolors": palette[label], "marker": drawing.markers(palette)[label], "s": 30}
+        axis.scatter(part["measured"], part["predicted"], facecolors="none", **look)
+    if len(left):
+        axis.plot([], [], "o", color="black", markerfacecolor="none", label="hollow: left out")
     seen = rows[rows["took_part"].notna()]
     if len(seen):
-        look = {"s": 60, "facecolors": "none", "edgecolors": "black", "linewidths": 0.8}
+        look = {"s": 80, "facecolors": "none", "edgecolors": "black", "linewidths": 0.8}
         axis.scatter(seen["measured"], seen["predicted"], **look, label="a constant was chosen on it")
-    ends = np.array(
-        [0.8 * rows[["measured", "predicted"]].min().min(), 1.25 * rows[["measured", "predicted"]].max().max()]
-    )
-    axis.plot(ends, ends, color="black", linewidth=0.9)
     axis.fill_between(ends, 0.8 * ends, 1.2 * ends, color="black", alpha=0.1, linewidth=0, label="within 20 %")
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel(f"measured: {metric}")
-    axis.set_ylabel("predicted")
-    axis.legend(fontsize=7.5)
+    axis.set(xscale="log", yscale="log", xlabel=f"measured: {metric}", ylabel="predicted")
+    drawing.legend(figure, most=2)
     return figure
 
 
@@ -311,39 +244,37 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
     """One row a technique's arm at its lowest concurrency: measured, published, of the reference study and predicted,
     on one axis; a cross is what can be no basis, and a bar an interval over repeats.
     """
+    import seaborn
+
     rows = frame[(frame["metric"] == metric) & frame["ratio"].notna()]
     rows = rows[rows["concurrency"] == rows.groupby(["technique", "arm"])["concurrency"].transform("min")]
     names = list(dict.fromkeys(zip(rows["technique"], rows["arm"], strict=True)))[::-1]
-    figure, axis = plt.subplots(figsize=(7.0, 0.34 * max(4, len(names)) + 1.1), layout="constrained")
-    bases = list(dict.fromkeys(zip(rows["basis"], rows["host"], strict=True)))
-    for place, (basis, host) in enumerate(bases):
-        of_basis = rows[(rows["basis"] == basis) & (rows["host"] == host)]
-        kinds = [name for name, *_ in comparisons.KINDS if of_basis["labels"].fillna("").str.contains(name).any()]
-        label = f"{basis}, {host}" + (f" ({', '.join(kinds)})" if kinds else "")
-        for grounded, part in of_basis.groupby("grounded", sort=False):
-            at = np.array([names.index(pair) for pair in zip(part["technique"], part["arm"], strict=True)]) + 0.12 * (
-                (len(bases) - 1) / 2 - place
-            )
-            errors = np.nan_to_num(np.array([part["ratio"] - part["low"], part["high"] - part["ratio"]], dtype=float))
-            look = {"marker": "D", "markerfacecolor": "none"} if basis == "predicted" else {"marker": "o"}
-            axis.errorbar(
-                part["ratio"],
-                at,
-                xerr=errors,
-                linestyle="none",
-                markersize=5,
-                capsize=2,
-                color=PALETTE[1 + place],
-                label=label,
-                **(look if grounded else {"marker": "x"}),
-            )
-            label = None
+    rows = rows.assign(source=rows["basis"] + ", " + rows["host"])
+    labels = {}
+    for source in dict.fromkeys(rows["source"]):
+        said = rows.loc[rows["source"] == source, "labels"].fillna("")
+        kinds = [name for name, *_ in comparisons.KINDS if said.str.contains(name).any()]
+        labels[source] = source + (f" ({', '.join(kinds)})" if kinds else "")
+    palette = colours(labels.values(), without_grey=True)
+    rows = rows.assign(label=rows["source"].map(labels), row=list(zip(rows["technique"], rows["arm"], strict=True)))
+    rows = rows.sort_values("label", key=lambda column: column.map(list(palette).index), kind="stable")
+    rank, among = rows.groupby("row").cumcount(), rows.groupby("row")["label"].transform("count")
+    rows = rows.assign(place=rows["row"].map(names.index) + 0.16 * ((among - 1) / 2 - rank))
+    figure, axis = plt.subplots(figsize=(WIDTH, 0.4 * max(4, len(names)) + 1.7), layout="constrained")
+    shapes = {label: "D" if label.startswith("predicted") else "o" for label in palette}
+    look = {"x": "ratio", "y": "place", "hue": "label", "palette": palette, "hue_order": list(palette), "ax": axis}
+    grounded, baseless = rows[rows["grounded"].astype(bool)], rows[~rows["grounded"].astype(bool)]
+    look |= {"style": "label", "style_order": list(palette)}
+    seaborn.scatterplot(grounded, markers=shapes, s=36, legend="full", **look)
+    if len(baseless):
+        seaborn.scatterplot(baseless, markers=dict.fromkeys(palette, "X"), s=50, legend=False, **look)
+        axis.plot([], [], "X", color="black", label="no basis for a rule")
+    drawing.intervals(axis, rows, "ratio", "place", "label", palette, sideways=True)
     axis.axvline(1, color="black", linewidth=0.9)
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}×")
     axis.set_yticks(range(len(names)), [technique if " " in arm else arm for technique, arm in names])
-    axis.set_xlabel(f"{metric}, multiple of the arm replaced, lowest concurrency measured")
-    figure.legend(fontsize=7.5, ncols=2, loc="outside upper center")
+    axis.set(xlabel=f"{metric}, multiple of the arm replaced,\nat the lowest concurrency measured", ylabel="")
+    drawing.multiples_axis(axis.xaxis)
+    drawing.legend(figure, most=2)
     return figure
 
 
@@ -355,11 +286,3 @@ def _labelled(name: str, rows: pandas.DataFrame, between: str = " ") -> str:
         else ()
     )
     return f"{name}{between}({', '.join(about)})" if about else name
-
-
-def _concurrency_axis(axis, frame) -> None:
-    values = sorted(frame["concurrency"].unique())
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(values, [str(int(value)) for value in values])
-    axis.minorticks_off()
-    axis.set_xlabel("concurrency")

@@ -3,14 +3,15 @@
 >>> prefix_views.gains_table(results.frame())                  # doctest: +SKIP
 """
 
-import matplotlib.pyplot as plt
+import math
+
 import numpy as np
 import pandas
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from pandas.io.formats.style import Styler
 
-from . import certificates, costs, plots, prices, reference, store, tables
+from . import certificates, costs, drawing, plots, prices, reference, store, tables
 from .prefixes import (
     CACHED,
     CONTROL,
@@ -33,7 +34,7 @@ from .prefixes import (
     tiers,
 )
 
-COLOURS = {"device": plots.PALETTE[3], "external": plots.PALETTE[2], "recompute": plots.PALETTE[1]}
+COLOURS = {"device": plots.PALETTE[3], "external": plots.PALETTE[1], "recompute": plots.PALETTE[2]}
 
 
 def glance(frame: pandas.DataFrame) -> Styler:
@@ -371,138 +372,122 @@ def miss_costs_table(frame: pandas.DataFrame) -> Styler:
 
 
 def break_even_figure(frame: pandas.DataFrame) -> Figure:
-    """Median TTFT over the prefix's length: computed by `device-only`, and given back by each tier."""
-    table = by_length(frame)
-    figure, axis = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
-    computed = table.drop_duplicates("prefix_tokens").sort_values("prefix_tokens")
-    axis.plot(
-        computed["prefix_tokens"],
-        computed["computed_ms"],
-        "o--",
-        color="black",
-        markersize=4,
-        lw=1.2,
-        label=f"computed ({DEVICE})",
-    )
-    palette = plots.colours(table["arm"])
-    for arm, mine in table.groupby("arm", sort=False):
-        axis.plot(
-            mine["prefix_tokens"],
-            mine["restored_ms"],
-            "o-",
-            color=palette[arm],
-            markersize=4,
-            lw=1.4,
-            label=f"given back: {arm}",
-        )
-    axis.set(xlabel="tokens of the prefix", ylabel="median TTFT (ms)", xscale="log", yscale="log")
-    lengths = list(computed["prefix_tokens"])
+    """TTFT over the prefix's length: computed by `device-only`, and given back by each tier; each request a faint dot,
+    their median a line.
+    """
+    table, computed = by_length(frame), f"computed ({DEVICE})"
+    medians = [
+        table.drop_duplicates("prefix_tokens").assign(label=computed, ms=lambda rows: rows["computed_ms"]),
+        table.assign(label="given back: " + table["arm"], ms=table["restored_ms"]),
+    ]
+    medians = pandas.concat(medians, ignore_index=True)
+    palette = plots.colours(medians["label"])
+    grid = drawing.lines(medians, "prefix_tokens", "ms", "label", palette=palette, height=3.8)
+    drawing.dots(grid.ax, _requests_behind(frame, table, computed), "prefix_tokens", "ttft_ms", "label", palette)
+    grid.set(xlabel="tokens of the prefix", ylabel="TTFT (ms)", xscale="log", yscale="log")
+    axis, lengths = grid.ax, sorted(table["prefix_tokens"].unique())
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axis.minorticks_off()
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:,g}")
-    axis.legend(fontsize=7.5)
-    axis.set_title(tables.labels(frame), fontsize=9, loc="right")
-    return figure
+    drawing.legend(grid.figure, most=3)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure
+
+
+def _requests_behind(frame: pandas.DataFrame, table: pandas.DataFrame, computed: str) -> pandas.DataFrame:
+    """The requests that `by_length` takes its medians of, by the names that the figure gives them."""
+    rows = requests(frame)
+    rows = rows[(rows["kind"] == "WorkingSet") & rows["prefix_tokens"].isin(table["prefix_tokens"])]
+    names = [
+        computed
+        if request.arm == DEVICE and request.source == "recompute"
+        else f"given back: {request.arm}"
+        if request.source == "external" and request.arm in set(table["arm"])
+        else None
+        for request in rows.itertuples()
+    ]
+    return rows.assign(label=names).dropna(subset=["label"])
 
 
 def sequence_figure(frame: pandas.DataFrame) -> Figure:
-    """TTFT request by request, one line an arm, the reference study's as crosses relative to each first request."""
+    """TTFT request by request, each repeat a faint dot, their mean a line, one line an arm; the reference study's as
+    crosses; all relative to each first request.
+    """
+    import seaborn
+
     table = requests(frame)
     table = table[table["kind"] == "SharedPrefix"]
-    figure, axis = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    means = table.groupby(["arm", "request"], sort=False)["ttft_ms"].mean().reset_index()
+    first = means[means["request"] == 1].set_index("arm")["ttft_ms"]
+    means, table = (rows.assign(ratio=rows["ttft_ms"] / rows["arm"].map(first)) for rows in (means, table))
     palette = plots.colours(table["arm"])
-    for arm, mine in table.groupby("arm", sort=False):
-        line = mine.groupby("request")["ttft_ms"].mean()
-        axis.plot(line.index, line / line.iloc[0], marker="o", markersize=4, lw=1.4, color=palette[arm], label=arm)
+    grid = drawing.lines(means, "request", "ratio", palette=palette, height=3.6)
+    drawing.dots(grid.ax, table, "request", "ratio", "arm", palette)
     figures = reference.load(7).query("metric == 'ttft_ms' and host == 'l4x1'")
-    for arm, mine in figures.groupby("arm", sort=False):
-        line = mine.set_index("request")["value"]
-        axis.plot(
-            line.index,
-            line / line.iloc[0],
-            "x",
-            color=palette.get(OF_REFERENCE[arm], "black"),
-            label=f"{OF_REFERENCE[arm]}, reference",
-        )
-    axis.set(xlabel="request", ylabel="TTFT, the first one's being 1", ylim=(0, None))
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend(fontsize=7.5)
-    axis.set_title(tables.labels(frame), fontsize=9, loc="right")
-    return figure
+    figures = figures.assign(of=figures["arm"].map(OF_REFERENCE))
+    base = figures[figures["request"] == 1].set_index("of")["value"]
+    crosses = figures.assign(ratio=figures["value"] / figures["of"].map(base), label=figures["of"] + ", reference")
+    shades = {f"{arm}, reference": palette.get(arm, "black") for arm in crosses["of"]}
+    look = {"hue": "label", "palette": shades, "marker": "X", "s": 45, "ax": grid.ax}
+    seaborn.scatterplot(crosses, x="request", y="ratio", **look)
+    grid.ax.set(xlabel="request", ylabel="TTFT, the first\nrequest's being 1", ylim=(0, None))
+    grid.ax.xaxis.get_major_locator().set_params(integer=True)
+    drawing.legend(grid.figure, most=3)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure
 
 
 def gains_figure(frame: pandas.DataFrame, arm: str = CACHED) -> Figure:
     """Gain in requests a second and in TTFT over the measured hit rate, one line a prefix length, with the interval
     over repeats.
     """
-    table = gains(frame, arm)
-    figure, axes = plt.subplots(1, 2, figsize=(8.0, 3.3), layout="constrained")
-    palette = plots.colours(sorted(table["prefix_tokens"].unique()))
-    for prefix, mine in table.groupby("prefix_tokens"):
-        mine = mine.sort_values("hit_rate")
-        errors = np.nan_to_num(np.array([mine["gain"] - mine["low"], mine["high"] - mine["gain"]], dtype=float))
-        axes[0].errorbar(
-            mine["hit_rate"],
-            mine["gain"],
-            yerr=errors,
-            marker="o",
-            markersize=3.5,
-            lw=1.4,
-            capsize=2.5,
-            color=palette[prefix],
-            label=f"{prefix:,} tokens",
-        )
-        axes[1].plot(mine["hit_rate"], mine["ttft_gain"], marker="o", markersize=3.5, lw=1.4, color=palette[prefix])
-    for axis, name in zip(axes, ("requests a second", "median TTFT"), strict=True):
+    table = gains(frame, arm).sort_values(["prefix_tokens", "hit_rate"])
+    table = table.assign(prefix=[f"prefix of {length:,} tokens" for length in table["prefix_tokens"]])
+    of_ttft = table.assign(gain=table["ttft_gain"], low=math.nan, high=math.nan)
+    names = {"requests a second": table, "median TTFT": of_ttft}
+    rows = pandas.concat([part.assign(of=name) for name, part in names.items()], ignore_index=True)
+    grid = drawing.lines(rows, "hit_rate", "gain", "prefix", "of", height=3.1)
+    for axis, name in zip(grid.axes.flat, names, strict=False):
         axis.axhline(1, color="black", lw=0.9)
-        axis.set(xlabel="hit rate (of prompt tokens, measured)", ylabel=f"gain: {name}", xlim=(-0.02, 1.02))
-    axes[1].set_yscale("log")
-    for set_formatter in (axes[1].yaxis.set_major_formatter, axes[1].yaxis.set_minor_formatter):
-        set_formatter("{x:.2g}×")
-    if len(table):
-        axes[0].legend(fontsize=7.5, title="prefix", title_fontsize=7.5)
-    figure.suptitle(tables.labels(frame), fontsize=9, x=0.99, ha="right")
-    return figure
+        axis.set(xlabel="hit rate (of prompt tokens, measured)", ylabel=f"gain: {name}", xlim=(-0.04, 1.04), title="")
+        drawing.multiples_axis(axis.yaxis)
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure
 
 
 def tiers_figure(frame: pandas.DataFrame) -> Figure:
     """Where the tokens of the last round came from over the working set's size (bars), and its median TTFT (dots), one
     panel an arm.
     """
+    import seaborn
+
     table = tiers(frame)
     table = table[table["round"] == table["round"].max()]
-    arms = list(dict.fromkeys(table["arm"]))
-    across = min(4, max(1, len(arms)))
-    down = -(-max(1, len(arms)) // across)
-    figure, axes = plt.subplots(
-        down, across, figsize=(1.2 + 2.7 * across, 0.5 + 2.8 * down), squeeze=False, sharey=True, layout="constrained"
-    )
-    for axis in axes.flat[len(arms) :]:
-        axis.set_visible(False)
-    most = table["median_ttft_ms"].max() if len(table) else 1.0
-    for place, (axis, arm) in enumerate(zip(axes.flat, arms, strict=False)):
-        mine = table[table["arm"] == arm].sort_values("times")
-        places, bottom = np.arange(len(mine)), np.zeros(len(mine))
-        for source in SOURCES:
-            axis.bar(places, mine[source], bottom=bottom, color=COLOURS[source], width=0.7, label=source)
-            bottom = bottom + mine[source].to_numpy(float)
+    times = sorted(table["times"].unique())
+    table = table.assign(place=[times.index(value) for value in table["times"]])
+    across, most = 3, table["median_ttft_ms"].max() if len(table) else 1.0
+    grid = drawing.panels(table, "arm", across, 2.5)
+    for place, (arm, axis) in enumerate(grid.axes_dict.items()):
+        rows = table[table["arm"] == arm].sort_values("place")
+        shares = rows.melt(["place"], list(SOURCES), "source", "share").astype({"share": float})
+        stack = {"hue": "source", "hue_order": SOURCES[::-1], "multiple": "stack", "palette": COLOURS, "alpha": 1}
+        bars = {"discrete": True, "shrink": 0.7, "linewidth": 0, "legend": False}
+        seaborn.histplot(shares, x="place", weights="share", ax=axis, **stack, **bars)
         right = axis.twinx()
-        right.plot(places, mine["median_ttft_ms"], "o-", color="black", markersize=4, lw=1.0, label="median TTFT")
-        right.set_ylim(0, 1.1 * most)
+        dots = {"color": "black", "marker": "o", "estimator": None, "errorbar": None}
+        seaborn.lineplot(rows, x="place", y="median_ttft_ms", ax=right, **dots)
+        right.set(ylim=(0, 1.1 * most), ylabel="")
         right.grid(False)
         right.spines["right"].set_visible(True)
-        if arm == arms[-1] or place % across == across - 1:
-            right.set_ylabel("median TTFT (ms)")
-        else:
-            right.set_yticklabels([])
-        axis.set_xticks(places, [f"{times:g}×" for times in mine["times"]])
-        axis.set_title(arm, fontsize=9)
+        axis.tick_params(labelleft=place % across == 0)
+        axis.set_xticks(range(len(times)), [f"{value:g}×" for value in times])
         axis.grid(False)
-    for row in axes:
-        row[0].set_ylabel("share of prompt tokens")
-    figure.supxlabel("working set, in multiples of the cache", fontsize=9)
-    if arms:
-        figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=7.5, ncols=3, loc="outside upper left")
-    figure.suptitle(tables.labels(frame), fontsize=9, x=0.99, ha="right")
-    return figure
+    grid.set_axis_labels("working set, in caches", "share of prompt tokens")
+    for source in SOURCES:
+        grid.axes.flat[0].bar([0], [0], color=COLOURS[source], label=source)
+    grid.axes.flat[0].plot([], [], "o-", color="black", label="median TTFT (ms, right)")
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, drawing.of(frame))
+    return grid.figure

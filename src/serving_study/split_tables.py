@@ -5,12 +5,11 @@ Every caption says of which host and with which weights.
 
 import math
 
-import matplotlib.pyplot as plt
 import pandas
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from . import comparisons, links, paths, plots, reference, splits, store, tables, theory
+from . import comparisons, drawing, links, paths, reference, splits, store, tables, theory
 
 
 def memory(found: list[dict], label: str) -> Styler:
@@ -305,62 +304,41 @@ def instances_table() -> Styler:
 
 
 def scaling(*frames: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Figure:
-    """One panel a host and model: each arm's multiple over concurrency, and a dashed line at the ideal, as many times
-    as it has GPUs.
+    """One panel a host and model: each arm's multiple over concurrency with its interval, and a dashed line at the
+    ideal, as many times as it has GPUs.
     """
-    panels = [
-        (frame["host"].iloc[0], name, rows)
-        for frame in frames
-        for name, rows in splits.efficiency(frame, metric if metric in frame else "total_token_throughput").groupby(
-            "model", sort=False
-        )
-    ]
-    across, down = min(3, max(1, len(panels))), max(1, math.ceil(len(panels) / 3))
-    figure, axes = plt.subplots(down, across, figsize=(3.4 * across, 3.1 * down), squeeze=False, layout="constrained")
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    palette = plots.colours(
-        arm.removeprefix(f"{name}-") for _, name, rows in panels for arm in dict.fromkeys(rows["arm"])
-    )
-    for axis, (host, name, rows) in zip(axes.flat, panels, strict=False):
-        for arm, mine in rows.groupby("arm", sort=False):
-            colour = palette[arm.removeprefix(f"{name}-")]
-            axis.plot(
-                mine["concurrency"],
-                mine["multiple"],
-                color=colour,
-                marker="o",
-                markersize=3.5,
-                linewidth=1.4,
-                label=arm.removeprefix(f"{name}-"),
-            )
-        for ideal in sorted(set(rows["gpus"])):
+    parts = []
+    for frame in frames:
+        table = splits.efficiency(frame, metric if metric in frame else "total_token_throughput")
+        arms = [arm.removeprefix(f"{model}-") for arm, model in zip(table["arm"], table["model"], strict=True)]
+        panel = table["model"] + f", {frame['host'].iloc[0]}" if len(frame) else table["model"]
+        parts.append(table.assign(split=arms, panel=panel))
+    rows = pandas.concat(parts, ignore_index=True)
+    grid = drawing.lines(rows, "concurrency", "multiple", "split", "panel", across=3, height=2.7)
+    for panel, axis in grid.axes_dict.items():
+        cells = rows[rows["panel"] == panel]
+        for ideal in sorted(set(cells["gpus"])):
             axis.axhline(ideal, color="black", linestyle="--", linewidth=0.9)
         axis.axhline(1, color="black", linewidth=0.9)
-        plots._concurrency_axis(axis, rows)
+        drawing.concurrency_axis(axis, cells)
         axis.set_ylim(bottom=0)
-        axis.set_title(f"{name}, {host}", fontsize=9)
-        axis.legend(fontsize=7.5)
-    for row in axes:
-        row[0].set_ylabel("multiple of the smallest arm")
-    figure.suptitle("; ".join(dict.fromkeys(map(tables.labels, frames))), fontsize=8, x=0.99, ha="right")
-    return figure
+    grid.set_axis_labels("concurrency", "multiple of\nthe smallest arm")
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, " | ".join(filter(None, dict.fromkeys(map(drawing.of, frames)))))
+    return grid.figure
 
 
 def bandwidths(found: dict, label: str) -> Figure:
     """All-reduce and copy bandwidth over message size."""
-    table, figure = links.rates(found), plt.figure(figsize=(5.2, 3.2), layout="constrained")
-    axis = figure.gca()
-    for (name, rows), colour in zip(table.groupby("name", sort=False), plots.PALETTE[1:], strict=False):
-        axis.plot(rows["bytes"], rows["gb_s"], color=colour, marker="o", markersize=3.5, linewidth=1.4, label=name)
+    table = links.rates(found)
+    grid = drawing.lines(table, "bytes", "gb_s", "name", height=3.4)
     if len(table):
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.legend(fontsize=8)
-    axis.set_xlabel("message (bytes)")
-    axis.set_ylabel("GB/s")
-    axis.set_title(label, fontsize=9, loc="right")
-    return figure
+        grid.set(xscale="log", yscale="log")
+        grid.ax.set_xscale("log", base=2)
+    grid.set_axis_labels("message (bytes)", "GB/s")
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, label)
+    return grid.figure
 
 
 def _ranks(rows: list[dict], frame: pandas.DataFrame) -> pandas.DataFrame:

@@ -213,24 +213,18 @@ def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def efficiency(frame: pandas.DataFrame, metric: str = THROUGHPUT) -> pandas.DataFrame:
-    """`model`, `arm`, `gpus` (over those of the baseline), `concurrency`, `multiple`, and `efficiency` = multiple /
-    gpus.
+    """`model`, `arm`, `gpus` (over those of the baseline), `concurrency`, `multiple` with the interval's ends `low` and
+    `high`, and `efficiency` = multiple / gpus.
     """
-    parts = []
+    columns, parts = ["model", "arm", "gpus", "concurrency", "multiple", "low", "high", "efficiency"], []
     for name, mine in groups(frame).items():
         first = baseline(mine["arm"])
         table = comparisons.compare(mine, metric, first)
         more = table["arm"].map(lambda arm: of(arm).gpus) / of(first).gpus
         parts.append(
-            table.assign(model=name, gpus=more, multiple=table["ratio"], efficiency=table["ratio"] / more)[
-                ["model", "arm", "gpus", "concurrency", "multiple", "efficiency"]
-            ]
+            table.assign(model=name, gpus=more, multiple=table["ratio"], efficiency=table["ratio"] / more)[columns]
         )
-    found = (
-        pandas.concat(parts, ignore_index=True)
-        if parts
-        else pandas.DataFrame(columns=["model", "arm", "gpus", "concurrency", "multiple", "efficiency"])
-    )
+    found = pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=columns)
     return found[~found["arm"].str.endswith(comparisons.AGAIN)].reset_index(drop=True)
 
 

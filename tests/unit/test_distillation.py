@@ -569,7 +569,7 @@ def test_without_servers_there_is_a_prediction_alone(trained):
     figure = plots.surface(
         [1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))), "predicted"
     )
-    assert len(figure.axes) == 1 and figure.get_suptitle() == "predicted"
+    assert len(figure.axes) == 1 and figure.get_supxlabel() == "predicted"
     pyplot.close(figure)
 
 

@@ -224,8 +224,6 @@ def test_tables_and_plots_say_of_what_they_are(figures):
         "14b, h200x2",
         "7b, a10gx4, reference",
         "14b, a10gx4, reference",
-        "",
-        "",
     ]
 
 

@@ -149,7 +149,7 @@ def test_cells_that_a_constant_was_chosen_on_are_counted_and_ringed(errors):
     assert row["median_others"] == pytest.approx(others["error"].abs().median())
     assert "of them in sight of a constant" in tables.prediction_errors(theory.summary(errors)).to_html()
     figure = plots.predictions(errors)
-    assert "a constant was chosen on it" in {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert "a constant was chosen on it" in {text.get_text() for text in figure.legends[0].get_texts()}
     plots.plt.close(figure)
 
 
