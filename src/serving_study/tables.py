@@ -169,7 +169,8 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
         rows.append(row)
     return style(
         pandas.DataFrame(rows),
-        f"{METRIC_NAMES.get(metric, metric).capitalize()} and multiple of {baseline} ({labels(frame)})",
+        f"{METRIC_NAMES.get(metric, metric).capitalize()}, mean of the certified repeats, and multiple of {baseline} "
+        f"within the repeats that both have ({labels(frame)})",
     )
 
 

@@ -181,6 +181,15 @@ def test_a_failed_cell_is_in_no_mean_and_no_comparison():
     assert not any(999.0 in line.get_ydata() for line in figure.axes[0].lines)
 
 
+def test_a_multiple_is_of_the_repeats_that_both_have():
+    """A withheld repeat leaves an arm's mean of other prompts than the baseline's: the caption says what is what."""
+    frame = cells({("baseline", 1): [100.0, 300.0, 302.0], ("fast", 1): [120.0, 360.0, 361.0]})
+    frame.loc[(frame["arm"] == "fast") & (frame["repeat"] > 1), "certificate"] = "fail"
+    frame = pandas.concat([frame, cells({("baseline-again", 1): [101.0, 301.0, 301.0]})], ignore_index=True)
+    shown = tables.throughput(frame, "output_throughput").to_html()
+    assert "240.0 (1.20×)" in shown and "234.0" in shown and "within the repeats that both have" in shown
+
+
 def test_an_unknown_baseline_is_named():
     with pytest.raises(ParameterError, match="no such arm.*none\n.*allowed: baseline"):
         comparisons.compare(cells({("baseline", 1): [1.0]}), "output_throughput", "none")
