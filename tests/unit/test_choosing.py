@@ -106,13 +106,15 @@ def test_prescribed_acceptance_is_no_basis_of_a_rule(settled):
     assert row["measured with"] == "section 3, vLLM 0.25.1, 10–128 requests, 3 repeats"
 
 
-def test_no_published_look_up_certainly_pays(monkeypatch):
+def test_published_look_ups_certainly_pay_and_certainly_cost(monkeypatch):
     """What rule 3 says: change its words when this fails."""
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
     frame = choosing.effects("moon")
     rows = frame[(frame["technique"] == "n-gram look-up") & frame["grounded"] & (frame["differs"] == True)]  # noqa: E712
-    better = rows["ratio"] < 1
-    assert not rows[(rows["metric"] == TPOT) & better].size and not rows[(rows["metric"] == THROUGHPUT) & ~better].size
+    shorter = rows["ratio"] < 1
+    pays = rows[(rows["metric"] == TPOT) & shorter | (rows["metric"] == THROUGHPUT) & ~shorter]
+    costs = rows[(rows["metric"] == TPOT) & ~shorter | (rows["metric"] == THROUGHPUT) & shorter]
+    assert len(pays) and len(costs) and set(pays["host"]).isdisjoint(costs["host"])
 
 
 def test_the_quantised_cache_is_section_7s(monkeypatch):
@@ -160,7 +162,7 @@ def test_the_best_arm_stands_beside_the_middle_one(settled):
 def test_sections_3_and_4_disagree_on_one_draft_and_both_are_shown(monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
     table = choosing.same_draft()
-    best = table[table["best"]].set_index("section")
+    best = table[table["best"] & (table["host"] == "cpu-c2f5")].set_index("section")
     assert best["arm"].to_dict() == {3: "draft-k3", 4: "draft-k1"}
     assert best["answer_tokens"].to_dict() == {3: 16, 4: 200} and best["repeats"].to_dict() == {3: 1, 4: 3}
     assert math.isnan(best.loc[3, "low"]) and best.loc[4, "low"] < best.loc[4, "ratio"] < best.loc[4, "high"]

@@ -114,7 +114,7 @@ def test_the_published_h200_reproduces_its_earlier_run_and_is_not_held_against_t
 
 def test_unknown_studies_are_named():
     with pytest.raises(
-        ParameterError, match="no results of that name: nowhere\n.*allowed: cpu-46af, cpu-c2f5, h200x1, reference/l4x1"
+        ParameterError, match="no results of that name: nowhere\n.*allowed: cpu-.*, h200x1, reference/l4x1"
     ):
         reference.study("nowhere", 3, paths.RESULTS_PUBLISHED)
     with pytest.raises(ParameterError, match="no results of that name: h200x1/none"):
