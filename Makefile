@@ -45,14 +45,11 @@ price: setup  ## say what instances cost an hour, by AWS or by the table that sh
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book
 
-# What holds no clock against a server runs two at a time; the rest wants the machine for itself.
-BESIDE := tests/unit $(wildcard tests/integration/test_train_*.py)
-ALONE := tests/book $(filter-out $(BESIDE),$(wildcard tests/integration/test_*.py))
-
-test: setup  ## run all tests: unit, integration with the real CPU engine, the book in a real browser; ARGS goes to pytest
+# What is marked `alone` holds a clock against a server, or drives a browser; the rest runs two at a time.
+test: setup  ## run all tests: each room's, with the real CPU engine, the book in a real browser; ARGS goes to pytest
 	@.venv/harness/bin/python tests/prepare.py
 ifeq ($(strip $(ARGS)),)
-	@failed=0; for tests in "-n 2 --dist loadfile $(BESIDE)" "$(ALONE)"; do .venv/harness/bin/python -m pytest $$tests || failed=1; done; exit $$failed
+	@failed=0; for tests in "-n 2 --dist loadfile -m not\ alone" "-m alone"; do eval .venv/harness/bin/python -m pytest $$tests || failed=1; done; exit $$failed
 else
 	@.venv/harness/bin/python -m pytest $(ARGS)
 endif
@@ -61,8 +58,8 @@ bench: setup  ## compare with `vllm bench sweep` over the same arms and cells
 	@.venv/harness/bin/python benchmarks/against_bench_sweep.py $(ARGS)
 
 LINTED := src tests benchmarks book/_ext data/prompts notebooks
-lint: setup  ## check the code's style, notebooks included: ruff's format and findings; .ci/run does this first
-	@failed=0; for check in "format --check" check; do .venv/harness/bin/ruff $$check $(LINTED) || failed=1; done; exit $$failed
+lint: setup  ## check the code's style, notebooks included, and which room imports which; .ci/run does this first
+	@failed=0; for check in "ruff format --check $(LINTED)" "ruff check $(LINTED)" "lint-imports --no-logo"; do .venv/harness/bin/$$check || failed=1; done; exit $$failed
 
 clean:  ## remove the built book and caches; results and environments stay
 	@rm -rf _build .pytest_cache .ruff_cache

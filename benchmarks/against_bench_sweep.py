@@ -17,7 +17,10 @@ import pandas
 from rich.console import Console
 from rich.table import Table
 
-from serving_study import engines, environments, hosts, paths, sections, servers, sweeps
+from serving_study import engines, environments, paths, servers
+from serving_study.chapters import sections
+from serving_study.hardware import hosts
+from serving_study.measure import sweeps
 
 ARMS = ["baseline", "ngram-k3"]
 METRICS = ["output_throughput", "median_tpot_ms", "median_ttft_ms"]

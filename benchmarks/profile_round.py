@@ -16,7 +16,9 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from serving_study import sections, servers, store
+from serving_study import files, servers
+from serving_study.chapters import sections
+from serving_study.results import store
 
 TOKENS = 48
 
@@ -80,18 +82,18 @@ def main() -> None:
     wanted = sys.argv[1:] or ["baseline", "draft-k3"]
     known = store.Store(plan.host.name, 3)
     out = known.folder / "rounds.json"
-    found = store.read(out) if out.exists() else {}
+    found = files.read(out) if out.exists() else {}
     for arm in plan.arms:
         if arm.name in wanted:
             with tempfile.TemporaryDirectory() as folder:
                 found[arm.name] = profile(plan, arm, Path(folder)) | {
                     "tokens": TOKENS,
-                    "at": store.now(),
+                    "at": files.now(),
                     "vllm": plan.environment.vllm,
                     "weights": arm.weights,
                     "acceptance": arm.acceptance,
                 }
-            store.write(out, found)
+            files.write(out, found)
             print(arm.name, json.dumps(found[arm.name], indent=1))
 
 

@@ -12,7 +12,8 @@ import fake_study
 import psutil
 import pytest
 
-from serving_study import paths, servers, sweeps
+from serving_study import paths, servers
+from serving_study.measure import sweeps
 
 
 @pytest.fixture

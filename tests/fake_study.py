@@ -13,13 +13,15 @@ from pathlib import Path
 
 import fake_engine
 
-from serving_study import certificates, datasets, engines, loads, prompts, servers, store, sweeps
-from serving_study.arms import Arm, Sidecar
+from serving_study import engines, files, loads, servers
 from serving_study.engines import vllm
+from serving_study.engines.arms import Arm, Sidecar
 from serving_study.environments import Environment
-from serving_study.hosts import Host
-from serving_study.loads import Load
-from serving_study.models import Model
+from serving_study.hardware.hosts import Host
+from serving_study.loads import Load, datasets, prompts
+from serving_study.measure import sweeps
+from serving_study.models.checkpoints import Model
+from serving_study.results import certificates
 
 HERE = Path(__file__).parent
 SERVER = HERE / "fake_engine.py"
@@ -191,13 +193,13 @@ def foreign():
 
 def starts(results) -> dict[str, dict]:
     """Start records by arm, of all runs."""
-    return {record["arm"]: record for record in map(store.read, results.store.folder.glob("*/arms/*/start.json"))}
+    return {record["arm"]: record for record in map(files.read, results.store.folder.glob("*/arms/*/start.json"))}
 
 
 def cells(results) -> dict[tuple, dict]:
     """Cells by arm, concurrency and repeat, of all runs."""
     return {
-        (cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(store.read, results.store.cell_files())
+        (cell["arm"], cell["concurrency"], cell["repeat"]): cell for cell in map(files.read, results.store.cell_files())
     }
 
 

@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 
-from serving_study import embedded, environments
+from serving_study import environments
+from serving_study.models import embedded
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -17,7 +17,8 @@ import nbformat
 import pytest
 import yaml
 
-from serving_study import book, paths
+from serving_study import paths
+from serving_study.chapters import book
 
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",

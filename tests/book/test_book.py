@@ -11,8 +11,11 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import nbformat
 import pytest
 
-from serving_study import book, paths
+from serving_study import paths
+from serving_study.chapters import book
 from serving_study.errors import BookError
+
+pytestmark = pytest.mark.alone
 
 WIDTHS = {"wide": 1280, "phone": 390}
 SIDEWAYS = """() => [...document.querySelectorAll('main *')]

@@ -15,11 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .. import logs, paths
-from ..arms import Arm
+from .. import paths
 from ..environments import ENGINE_SIDE
 from ..errors import HostError
-from ..hosts import Host, cores
+from ..hardware.hosts import Host, cores
+from . import logs
+from .arms import Arm
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"

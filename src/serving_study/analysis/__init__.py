@@ -1,0 +1,1 @@
+"""Frames out of results, each idea once."""

@@ -1,0 +1,389 @@
+"""How arms are compared: only certified cells, every ratio against a noise floor, each speed-up split into what made
+it.
+
+All of it is in logarithms, so that swapping two arms swaps the verdict. The floor is what equal arms differ by: an arm
+measured again under another name, after everything else. A ratio inside the floor is no difference; one outside it
+whose interval holds 1 is undecided. What can mislead: with one repeat there is no interval, and the floor is a single
+draw; then the widest difference of equal arms stands for all.
+
+    >>> compare(frame, "output_throughput", "baseline")            # doctest: +SKIP
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas
+
+from ..errors import ParameterError
+from ..results import certificates, store
+
+CONFIDENCE = 0.95
+AGAIN = "-again"
+ROUNDING = 1e-9  # of logarithms that are equal on paper
+LEAST_ACCEPTED = 30  # tokens that a gain of speculation has to rest on: their number is then known to about a fifth
+KINDS = (
+    ("random weights", "weights", "random"),
+    ("prescribed acceptance", "acceptance", "prescribed"),
+    ("modified engine", "engine", "modified"),
+)
+
+
+def usable(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The cells whose certificate did not fail."""
+    return frame[frame["certificate"] != certificates.FAIL]
+
+
+def kinds(frame: pandas.DataFrame) -> str:
+    """What has to be said of these cells wherever they are shown: `random weights, prescribed acceptance`; empty where
+    nothing has.
+    """
+    return ", ".join(name for name, column, value in KINDS if column in frame and (frame[column] == value).any())
+
+
+def summary(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
+    """Per arm and concurrency: `mean`, `sd`, `repeats` of the certified cells, and `cv`, the spread over the mean."""
+    rows = usable(frame).dropna(subset=[metric]).groupby(["arm", "concurrency"], sort=False)[metric]
+    table = rows.agg(mean="mean", sd="std", repeats="count").reset_index()
+    table["cv"] = table["sd"] / table["mean"]
+    return table
+
+
+def floor(frame: pandas.DataFrame, metric: str, *, by: str = "concurrency") -> dict:
+    """What equal arms differ by: each value of column `by` to a natural logarithm (0.05: a factor of 1.05).
+
+    Every arm that was measured again (`ARM-again`) gives one difference at each value of `by`. The floor is the largest
+    of: the difference there, the median difference of all (the largest, while nothing was repeated), and, from two
+    repeats on, the half-width of the pair's interval. Where no arm was measured again, the largest floor elsewhere
+    holds. Empty without such a pair."""
+    cells = by_cell(frame, metric, by=by)
+    pairs = {
+        (arm, place): ratio(values, cells[arm.removesuffix(AGAIN), place])
+        for (arm, place), values in cells.items()
+        if arm.endswith(AGAIN) and (arm.removesuffix(AGAIN), place) in cells
+    }
+    differences = {key: abs(math.log(centre)) for key, (centre, *_) in pairs.items() if not math.isnan(centre)}
+    if not differences:
+        return {}
+    single = all(len(cells[key]) < 2 for key in differences)
+    typical = max(differences.values()) if single else float(np.median(list(differences.values())))
+    floors = {}
+    for (arm, place), difference in differences.items():
+        _, low, high = pairs[arm, place]
+        half = 0.0 if math.isnan(low) else math.log(high / low) / 2
+        floors[place] = max(floors.get(place, 0.0), difference, typical, half)
+    return {place: floors.get(place, max(floors.values())) for place in sorted({place for _, place in cells})}
+
+
+def by_cell(frame: pandas.DataFrame, metric: str, *, by: str = "concurrency") -> dict[tuple, pandas.Series]:
+    """(arm, value of column `by`) to the certified cells' values by repeat."""
+    rows = usable(frame[["arm", by, "repeat", "certificate", metric]]).dropna(subset=[metric]).set_index("repeat")
+    return {key: cells.astype(float) for key, cells in rows.groupby(["arm", by], sort=False)[metric]}
+
+
+def interval(values: pandas.Series, noise: float = math.nan) -> tuple[float, float, float]:
+    """Geometric mean of repeats with the ends of its interval: Student's t over the logarithms, and at least the floor
+    `noise` (a natural logarithm) on either side.
+
+    The ends are NaN where neither bounds it. Values that are not all positive have no logarithm: their mean, and the
+    lowest and highest as ends."""
+    values = np.asarray(values, dtype=float)
+    if not len(values):
+        return (math.nan,) * 3
+    if (values <= 0).any():
+        return float(values.mean()), float(values.min()), float(values.max())
+    logs = np.log(values)
+    half = math.nan
+    if len(logs) > 1:
+        half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return _widened(float(logs.mean()), half, noise)
+
+
+def ratio(above: pandas.Series, below: pandas.Series, noise: float = math.nan) -> tuple[float, float, float]:
+    """Ratio of the geometric means with its confidence interval, both indexed by repeat; the interval is at least the
+    floor `noise` (a natural logarithm) on either side, and NaN where nothing bounds it.
+
+    A repeat has the same prompts in every arm, so that the logarithms of the ratios within repeats are taken together
+    (paired t), which leaves out what the prompts themselves do. With fewer than two repeats in common it is Welch's t
+    over all. All of it is symmetric: `ratio(b, a)` is one over `ratio(a, b)`, ends exchanged."""
+    above, below = pandas.Series(above, dtype=float), pandas.Series(below, dtype=float)
+    if above.empty or below.empty or (above <= 0).any() or (below <= 0).any():
+        return (math.nan,) * 3
+    a, b = np.log(above), np.log(below)
+    pairs = (a - b).dropna()
+    half = math.nan
+    if len(pairs) > 1:
+        centre = float(pairs.mean())
+        half = t_quantile(len(pairs) - 1) * float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
+    else:
+        centre = float(a.mean() - b.mean())
+        if len(a) > 1 and len(b) > 1:
+            variances = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+            spread = math.sqrt(sum(variances))
+            shares = variances[0] ** 2 / (len(a) - 1) + variances[1] ** 2 / (len(b) - 1)
+            half = t_quantile(spread**4 / shares) * spread if spread else 0.0
+    return _widened(centre, half, noise)
+
+
+def _widened(centre: float, half: float, noise: float) -> tuple[float, float, float]:
+    """exp of a logarithm and of its ends, `half` or at least `noise` away; NaN ends where both are."""
+    width = float(np.fmax(half, noise))
+    return math.exp(centre), math.exp(centre - width), math.exp(centre + width)
+
+
+def t_quantile(freedom: float) -> float:
+    """How many standard errors lie on each side of a mean: Student's t at `CONFIDENCE`, two-sided."""
+    from scipy import special  # a third of a second, which a prediction need not wait for
+
+    return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+
+
+def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "concurrency") -> pandas.DataFrame:
+    """Every arm against `baseline` at each value of column `by`: `arm`, `by`, `ratio`, `low`, `high`, `floor`,
+    `differs`.
+
+    `low` and `high` are the ends of the interval, at least `floor` (a natural logarithm) from the ratio. `differs` is
+    True when 1 lies outside them, False when the ratio lies inside the floor, and None when neither holds or nothing
+    bounds the noise: more repeats would have to decide. Nothing measured is an empty table."""
+    if len(frame) and baseline not in set(frame["arm"]):
+        raise ParameterError(
+            "no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"]))
+        )
+    floors, cells, rows = floor(frame, metric, by=by), by_cell(frame, metric, by=by), []
+    for arm in dict.fromkeys(frame["arm"]):
+        for place in sorted(place for name, place in cells if name == arm):
+            if arm == baseline or (baseline, place) not in cells:
+                continue
+            noise = floors.get(place, math.nan)
+            centre, low, high = ratio(cells[arm, place], cells[baseline, place], noise)
+            if not math.isnan(centre):
+                rows.append((arm, place, centre, low, high, noise, differs(centre, low, high, noise)))
+    return pandas.DataFrame(rows, columns=["arm", by, "ratio", "low", "high", "floor", "differs"])
+
+
+def differs(ratio: float, low: float, high: float, noise: float) -> bool | None:
+    """What is claimed of a ratio: True, it differs from 1; False, equal arms differ as much; None, not decided."""
+    if math.isnan(low):
+        return None
+    if abs(math.log(ratio)) <= noise + ROUNDING:  # an A/A pair is as far apart as the floor that it made
+        return False
+    return True if not low <= 1 <= high else None
+
+
+def extremes(table: pandas.DataFrame) -> tuple[pandas.Series | None, pandas.Series | None]:
+    """The largest gain and the largest loss of a table of `compare` among those that certainly differ; None where there
+    is none. The pairs of equal arms take no part."""
+    sure = table[(table["differs"] == True) & ~table["arm"].str.endswith(AGAIN)]  # noqa: E712 - None is neither
+    gains, losses = sure[sure["ratio"] > 1], sure[sure["ratio"] < 1]
+    return (
+        gains.loc[gains["ratio"].idxmax()] if len(gains) else None,
+        losses.loc[losses["ratio"].idxmin()] if len(losses) else None,
+    )
+
+
+def words(ratio: float, low: float, high: float, differs: bool | None, of: str) -> str:
+    """A ratio as part of a sentence, `1.26 times (1.10 to 1.45) as fast` where `of` is `as fast`, and what may not be
+    claimed of it.
+    """
+    ends = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f})"
+    doubt = "" if differs else ", which is inside the noise" if differs is False else ", which is not decided"
+    return f"{ratio:.2f} times{ends} {of}{doubt}"
+
+
+def decompose(
+    frame: pandas.DataFrame,
+    baseline: str,
+    steady: bool = False,
+    requests_of: Callable[[Path], list[dict]] = store.requests_of,
+) -> pandas.DataFrame:
+    """Each arm's total-throughput ratio as latency × occupancy × work mix, from the records of its requests.
+
+    With N output tokens in T seconds and latencies e_i: occupancy L = Σe_i / T, residence r = Σe_i / N, and
+    `total_token_throughput = (L / r) · (1 + input / output tokens)`. Factors above 1 help. `closure` is their product
+    over the measured ratio. With `steady`, all of it is of each cell's steady window alone, and cells without one are
+    left out. Geometric means over the repeats that an arm and the baseline have in common; `file` of a cell names where
+    its records lie."""
+    rows = []
+    for cell in usable(frame).itertuples():
+        requests = requests_of(cell.file)
+        ends = max((request["start_s"] + certificates.latency_s(request) for request in requests), default=0.0)
+        window = certificates.steady_window(requests, cell.concurrency) if steady else (-1.0, ends + 1.0)
+        if window is None or window[1] <= window[0]:
+            continue
+        part = certificates.within(requests, window)
+        if not part["made"] or not part["lived_s"]:
+            continue
+        seconds = part["seconds"] if steady else cell.duration
+        throughput = (part["made"] + part["read"]) / seconds if steady else cell.total_token_throughput
+        rows.append(
+            {
+                "arm": cell.arm,
+                "concurrency": cell.concurrency,
+                "repeat": cell.repeat,
+                "occupancy": part["lived_s"] / seconds,
+                "residence": part["lived_s"] / part["made"],
+                "mix": 1 + part["read"] / part["made"],
+                "throughput": throughput,
+            }
+        )
+    if not rows:
+        return pandas.DataFrame(columns=["arm", "concurrency", "latency", "occupancy", "mix", "ratio", "closure"])
+    cells = pandas.DataFrame(rows)
+    pairs = cells.merge(
+        cells[cells["arm"] == baseline].drop(columns="arm"), on=["concurrency", "repeat"], suffixes=("", "_base")
+    )
+    pairs = pairs[pairs["arm"] != baseline]
+    factors = pandas.DataFrame(
+        {
+            "latency": pairs["residence_base"] / pairs["residence"],
+            "occupancy": pairs["occupancy"] / pairs["occupancy_base"],
+            "mix": pairs["mix"] / pairs["mix_base"],
+            "ratio": pairs["throughput"] / pairs["throughput_base"],
+        }
+    )
+    table = np.exp(np.log(factors).groupby([pairs["arm"], pairs["concurrency"]], sort=False).mean()).reset_index()
+    table["closure"] = table["latency"] * table["occupancy"] * table["mix"] / table["ratio"]
+    order = {arm: place for place, arm in enumerate(dict.fromkeys(frame["arm"]))}
+    return table.sort_values(
+        ["arm", "concurrency"],
+        key=lambda column: column.map(order) if column.name == "arm" else column,
+        ignore_index=True,
+    )
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where an arm stops paying: between concurrency `pays` (the last at which it certainly gains) and `costs` (the
+    first at which it certainly loses); None on a side where there is no such concurrency.
+    """
+
+    arm: str
+    pays: int | None
+    costs: int | None
+    measured: tuple[int, ...]
+    words: str
+    repeats: int
+
+
+def crossings(frame: pandas.DataFrame, metric: str, baseline: str) -> list[Crossing]:
+    """The crossover of every arm from its measured cells; «certainly» is as `compare` has it, so that the interval is
+    as wide as the noise.
+    """
+    table, found = compare(frame, metric, baseline), []
+    for arm in dict.fromkeys(table["arm"]):
+        if arm.endswith(AGAIN):
+            continue
+        rows = table[table["arm"] == arm].sort_values("concurrency")
+        measured = tuple(map(int, rows["concurrency"]))
+        certain = rows[rows["differs"].map(lambda value: value is not None and bool(value))]
+        gains, losses = (
+            [int(row.concurrency) for row in certain.itertuples() if (row.ratio > 1) == better]
+            for better in (True, False)
+        )
+        repeats = int(frame[frame["arm"] == arm].groupby("concurrency")["repeat"].nunique().min())
+        pays, costs, words = _crossing(gains, losses, measured, bool(rows["differs"].notna().any()))
+        found.append(Crossing(arm, pays, costs, measured, words, repeats))
+    return found
+
+
+def _crossing(
+    gains: list[int], losses: list[int], measured: tuple[int, ...], bounded: bool
+) -> tuple[int | None, int | None, str]:
+    first, last = measured[0], measured[-1]
+    if not bounded:
+        return None, None, "unknown: nothing bounds the noise"
+    if not gains and not losses:
+        return None, None, f"nowhere certain from {first} to {last}"
+    if not losses:
+        return (
+            max(gains),
+            None,
+            f"above {max(gains)}"
+            + (f" (not certain from {_next(measured, max(gains))} on)" if max(gains) != last else ""),
+        )
+    if not gains:
+        return (
+            None,
+            min(losses),
+            f"below {min(losses)}" + (f" (not certain at {first})" if min(losses) != first else ""),
+        )
+    if max(gains) < min(losses):
+        return max(gains), min(losses), f"between {max(gains)} and {min(losses)}"
+    if max(losses) < min(gains):
+        return min(gains), max(losses), f"the other way round: it starts to pay between {max(losses)} and {min(gains)}"
+    return None, None, f"more than one: gains at {', '.join(map(str, gains))}, losses at {', '.join(map(str, losses))}"
+
+
+def _next(measured: tuple[int, ...], after: int) -> int:
+    return next(value for value in measured if value > after)
+
+
+def between(crossing: Crossing, cells: int, highest: int) -> list[int]:
+    """The concurrencies, at most `cells`, whose cells would narrow a crossing: spread evenly on a logarithmic scale
+    inside its interval, or above the last measured one, up to `highest`, when the arm still pays there.
+    """
+    if cells < 1 or crossing.pays is None:
+        return []
+    low, high = sorted((crossing.pays, crossing.costs or min(highest, 4 * crossing.pays)))
+    inside = {int(round(value)) for value in np.geomspace(low, high, cells + 2)[1:-1]} if high > low else set()
+    if crossing.costs is None and high > low:
+        inside.add(high)
+    return sorted(value for value in inside - set(crossing.measured) if low < value <= high)[-cells:]
+
+
+def steps(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The cells with `steps`, those of a request's decoding, and what was counted in them: `tokens_a_step`, `proposing`
+    (the share of steps with proposals to check) and `proposals_a_step`; missing without speculation.
+
+    A request's first token is prefill's, and each accepted one saves a step; but a server also counts accepted tokens
+    that a request's length then cuts off, so that there are at least as many steps as drafts."""
+    drafts, drafted, accepted = (frame[name].astype(float) for name in ("drafts", "drafted_tokens", "accepted_tokens"))
+    made = frame["total_output_tokens"] - frame["completed"]
+    taken = np.maximum(made - accepted, drafts).where(drafts > 0)
+    return frame.assign(
+        steps=taken, tokens_a_step=made / taken, proposing=drafts / taken, proposals_a_step=drafted / taken
+    )
+
+
+def accepted(frame: pandas.DataFrame) -> dict[tuple[str, int], int]:
+    """(arm, concurrency) to the tokens that its certified cells accepted, all repeats together; arms without
+    speculation are left out.
+    """
+    if "accepted_tokens" not in frame:
+        return {}
+    rows = usable(frame).dropna(subset=["accepted_tokens"])
+    sums = rows["accepted_tokens"].astype(float).groupby([rows["arm"], rows["concurrency"]]).sum()
+    return {(arm, int(concurrency)): int(count) for (arm, concurrency), count in sums.items()}
+
+
+def too_few_accepted(table: pandas.DataFrame, frame: pandas.DataFrame) -> pandas.Series:
+    """Which rows of a table of `compare` are gains of speculation that rest on fewer than LEAST_ACCEPTED tokens."""
+    counts = accepted(frame)
+    few = [
+        row.ratio > 1 and counts.get((row.arm, row.concurrency), LEAST_ACCEPTED) < LEAST_ACCEPTED
+        for row in table.itertuples()
+    ]
+    return pandas.Series(few, index=table.index, dtype=bool)
+
+
+def rounds(frame: pandas.DataFrame, baseline: str) -> pandas.DataFrame:
+    """What a step takes with speculation: `tokens` a step, `step_ms` = median TPOT × tokens, `plain_ms` the baseline's
+    TPOT, `proposals` counted a step, and `per_proposal_ms` = (step - plain) / proposals: the cost of drafting and
+    checking one more token.
+
+    Steps without a proposal are steps too: a look-up proposes in some of them (`proposing`), a draft in all."""
+    cells = steps(frame)
+    tpot = summary(frame, "median_tpot_ms").set_index(["arm", "concurrency"])["mean"]
+    names = {"tokens": "tokens_a_step", "proposing": "proposing", "proposals": "proposals_a_step"}
+    counted = {name: summary(cells, column).set_index(["arm", "concurrency"])["mean"] for name, column in names.items()}
+    rows = []
+    for (arm, concurrency), tokens in counted["tokens"].items():
+        plain, took = tpot.get((baseline, concurrency), math.nan), tpot.get((arm, concurrency), math.nan) * tokens
+        row = {"arm": arm, "concurrency": int(concurrency)}
+        row |= {name: values[arm, concurrency] for name, values in counted.items()}
+        row |= {"step_ms": took, "plain_ms": plain, "per_proposal_ms": (took - plain) / row["proposals"]}
+        rows.append(row)
+    columns = ["arm", "concurrency", *names, "step_ms", "plain_ms", "per_proposal_ms"]
+    return pandas.DataFrame(rows, columns=columns).sort_values(["arm", "concurrency"], ignore_index=True)

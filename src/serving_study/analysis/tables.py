@@ -1,0 +1,667 @@
+"""Tidy frame in, styled table out. A figure that is not there is a dash, never a zero; every caption carries the
+labels.
+
+A cell whose certificate failed shows its figure struck through and takes no part in means or multiples.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable
+
+import pandas
+from pandas.io.formats.style import Styler
+
+from .. import files, paths
+from ..results import certificates, reference, store
+from . import comparisons, verdicts
+
+DASH = "–"
+WORDS = ("evidence", "reason", "found")
+TEXT = (
+    "arm",
+    "host",
+    "technique",
+    "basis",
+    "what",
+    "check",
+    "outcome",
+    "phase",
+    "metric",
+    "certificate",
+    "against",
+    "figures",
+    "verdict",
+    "crossover",
+    "model",
+    "attention",
+    "layers",
+    "setting",
+    "figure",
+    "link",
+    "tier",
+    "pays",
+    *WORDS,
+)
+WIDTHS = {
+    "technique": 11,
+    "problem": 8,
+    "look first at": 9,
+    "what is known": 25,
+    "measured with": 9,
+    "how sure": 9,
+}  # of columns whose words may wrap, in rem; 14 for those in WORDS
+METRIC_NAMES = {
+    "total_token_throughput": "total throughput (tok/s)",
+    "output_throughput": "output throughput (tok/s)",
+    "median_tpot_ms": "median TPOT (ms)",
+    "median_ttft_ms": "median TTFT (ms)",
+    "acceptance_rate": "acceptance rate",
+}
+
+
+def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, index: bool = False) -> Styler:
+    """The book's look: a caption, a fixed id, dashes for what is missing."""
+    frame = frame.rename_axis(None).rename_axis(None, axis=1)
+    frame = frame if index else frame.reset_index(drop=True)
+    widths = dict.fromkeys(WORDS, 14) | WIDTHS
+    looks = {
+        name: f"text-align: left; white-space: normal; min-width: {widths[name]}rem"
+        if name in widths
+        else "text-align: left"
+        for name in frame.columns
+        if name in TEXT or name in widths
+    }
+    styler = (
+        frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()})
+        .format(formats or {}, na_rep=DASH)
+        .set_uuid(_identifier(frame, caption))
+        .set_table_attributes('class="dataframe"')
+        .set_caption(caption)
+    )
+    return styler if index else styler.hide(axis="index")
+
+
+def labels(frame: pandas.DataFrame) -> str:
+    """`cpu`, `h200x1, random weights, prescribed acceptance`: what a caption must say about its figures."""
+    return ", ".join(filter(None, [*sorted(set(frame["host"].dropna())), comparisons.kinds(frame)]))
+
+
+def starts(frame: pandas.DataFrame) -> Styler:
+    """Memory at start: weights, KV cache, maximum concurrency, seconds; or why there is none."""
+    shown = frame[["arm", "outcome", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "reason"]].copy()
+    if shown["reason"].isna().all():
+        shown = shown.drop(columns="reason")
+    shown = shown.rename(
+        columns={
+            "weights_gib": "weights (GiB)",
+            "kv_cache_tokens": "KV cache (tokens)",
+            "max_concurrency": "maximum concurrency",
+            "startup_s": "start (s)",
+        }
+    )
+    formats = {
+        "weights (GiB)": "{:.2f}",
+        "KV cache (tokens)": "{:,.0f}",
+        "maximum concurrency": "{:.2f}×",
+        "start (s)": "{:.0f}",
+    }
+    return style(shown, f"Memory at start ({labels(frame)})", formats)
+
+
+def provenance(plan) -> Styler:
+    """What was measured where: machine, engine, models, dataset."""
+    models = {model.name: model for arm in plan.arms for model in (arm.model, arm.draft) if model}
+    rows = [
+        (
+            "host",
+            f"{plan.host.name}: {plan.host.words}",
+        ),
+        ("engine", f"vLLM {plan.environment.vllm}, torch {plan.environment.versions.get('torch')}"),
+        *(("model", f"{model.name}, {model.weights} weights") for model in models.values()),
+        *(("prompts", f"{load.dataset.name}, sha256 {load.dataset.sha256[:12]}") for load in plan.loads[:1]),
+        *(("note", note) for note in plan.notes),
+    ]
+    return style(pandas.DataFrame(rows, columns=["what", "found"]), f"What is measured here ({plan.host.name})")
+
+
+def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
+    """One sentence from the comparison of output throughput: what certainly helps, what certainly hurts, what cannot be
+    told apart.
+    """
+    table = comparisons.compare(frame, "output_throughput", baseline)
+    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = table[~comparisons.too_few_accepted(table, frame)]
+    if table.empty:
+        return "There is nothing to compare yet."
+    here = f"On this host ({labels(frame)})"
+    if not table["differs"].notna().any():
+        return f"{here}, no A/A pair was run and nothing was repeated, so that nothing bounds the noise."
+    same = int((table["differs"] == False).sum())  # noqa: E712 - None is neither
+    undecided = int(table["differs"].isna().sum())
+    said = [
+        f"the {name} is {row['arm']} at concurrency {row['concurrency']}, whose output throughput is "
+        f"{comparisons.words(row['ratio'], row['low'], row['high'], row['differs'], 'the baseline’s')}"
+        if row is not None
+        else f"nothing certainly {verb}"
+        for name, verb, row in zip(("best case", "worst"), ("gains", "loses"), comparisons.extremes(table), strict=True)
+    ]
+    return (
+        f"{here}, {'; '.join(said)}. Of {len(table)} comparisons {same} lie inside the noise floor and {undecided} "
+        "are not decided."
+    )
+
+
+def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
+    """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no
+    difference». Beside a gain of speculation stand the tokens accepted, of all repeats.
+    """
+    counts = comparisons.accepted(frame)
+    means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
+    against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
+    rows = []
+    for concurrency in sorted(frame["concurrency"].unique()):
+        row = {"concurrency": int(concurrency)}
+        for arm in dict.fromkeys(frame["arm"]):
+            value = means.get((arm, concurrency), math.nan)
+            row[arm] = (
+                _withheld(frame, arm, concurrency)
+                if math.isnan(value)
+                else f"{value:,.1f}{_multiple(against, arm, concurrency, counts.get((arm, concurrency)))}"
+            )
+        rows.append(row)
+    return style(
+        pandas.DataFrame(rows),
+        f"{METRIC_NAMES.get(metric, metric).capitalize()}, mean of the certified repeats, and multiple of {baseline} "
+        f"within the repeats that both have ({labels(frame)})",
+    )
+
+
+def _multiple(against: pandas.DataFrame, arm: str, concurrency: int, accepted: int | None = None) -> str:
+    if (arm, concurrency) not in against.index:
+        return ""
+    row = against.loc[(arm, concurrency)]
+    if row["differs"] is not None and not row["differs"]:
+        return " (no difference)"
+    doubt = " ?" if row["differs"] is None else ""
+    rests = f", {accepted:,} accepted" if accepted is not None and row["ratio"] > 1 else ""
+    return f" ({row['ratio']:.2f}×{doubt}{rests})"
+
+
+def set_aside(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
+    """In a sentence: the gains that `finding` leaves out, for they rest on too few accepted tokens; empty where none
+    does.
+    """
+    table, counts = comparisons.compare(frame, "output_throughput", baseline), comparisons.accepted(frame)
+    few = table[comparisons.too_few_accepted(table, frame)]
+    words = [
+        f"{row.arm} at concurrency {row.concurrency} ({row.ratio:.2f} times, {counts[row.arm, row.concurrency]} "
+        "accepted tokens)"
+        for row in few.itertuples()
+    ]
+    least = comparisons.LEAST_ACCEPTED
+    return f"Left out, for fewer than {least} accepted tokens say nothing: {', '.join(words)}." if words else ""
+
+
+def _withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
+    cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
+    return "withheld (certificate failed)" if len(cells) else DASH
+
+
+def latencies(frame: pandas.DataFrame, metric: str) -> Styler:
+    """Median, p95 and p99 of one latency (`ttft`, `tpot`, `itl`, `e2el`) in ms by concurrency and arm; means over
+    repeats.
+    """
+    rows = []
+    for concurrency in sorted(frame["concurrency"].unique()):
+        for arm in dict.fromkeys(frame["arm"]):
+            cells = comparisons.usable(frame)
+            cells = cells[(cells["arm"] == arm) & (cells["concurrency"] == concurrency)]
+            if len(cells):
+                rows.append(
+                    {"concurrency": int(concurrency), "arm": arm}
+                    | {name: cells[f"{name}_{metric}_ms"].mean() for name in ("median", "p95", "p99")}
+                )
+    return style(
+        pandas.DataFrame(rows, columns=["concurrency", "arm", "median", "p95", "p99"]),
+        f"{metric.upper()} in ms ({labels(frame)})",
+        {name: "{:,.1f}" for name in ("median", "p95", "p99")},
+    )
+
+
+def acceptance(frame: pandas.DataFrame) -> Styler:
+    """Acceptance rate, length, and rate by position, from the counter differences of each cell; means over repeats."""
+    rows = []
+    for (arm, concurrency), cells in (
+        comparisons.usable(frame).dropna(subset=["acceptance_rate"]).groupby(["arm", "concurrency"], sort=False)
+    ):
+        positions = pandas.DataFrame(
+            [files.read(file)["speculation"]["acceptance_by_position"] for file in cells["file"]]
+        ).mean()
+        row = {
+            "arm": arm,
+            "concurrency": int(concurrency),
+            "rate": cells["acceptance_rate"].mean(),
+            "tokens a round": cells["acceptance_length"].mean(),
+        }
+        rows.append(row | {f"position {index + 1}": value for index, value in enumerate(positions)})
+    shown = pandas.DataFrame(rows)
+    formats = {name: "{:.3f}" for name in shown.columns if name.startswith("position")} | {
+        "rate": "{:.3f}",
+        "tokens a round": "{:.2f}",
+    }
+    return style(shown, f"Draft tokens accepted ({labels(frame)})", formats if rows else None)
+
+
+def glance(frame: pandas.DataFrame) -> Styler:
+    """Which figures to believe: arms down, concurrencies across, each with its verdict and, where one failed, the
+    checks that did.
+    """
+    rows = []
+    for arm in dict.fromkeys(frame["arm"]):
+        row = {"arm": arm}
+        for concurrency in sorted(frame["concurrency"].unique()):
+            cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
+            outcomes = list(cells["certificate"])
+            worst = next(
+                (
+                    verdict
+                    for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS)
+                    if verdict in outcomes
+                ),
+                None,
+            )
+            row[str(concurrency)] = (
+                DASH
+                if worst is None
+                else f"{badge(worst)} {outcomes.count(certificates.PASS)} of {len(outcomes)}{failed_checks(cells)}"
+            )
+        rows.append(row)
+    return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by concurrency ({labels(frame)})")
+
+
+def failed_checks(cells: pandas.DataFrame) -> str:
+    failed = dict.fromkeys(
+        check["name"]
+        for file in cells["file"]
+        for check in files.read(file)["certificate"]["checks"]
+        if check["outcome"] == certificates.FAIL
+    )
+    whole, partial = (
+        [name for name in failed if name not in certificates.PARTIAL],
+        [name for name in failed if name in certificates.PARTIAL],
+    )
+    return (f": {', '.join(whole)}" if whole else "") + (f" ({', '.join(partial)} withheld)" if partial else "")
+
+
+def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Styler:
+    """Up to which concurrency each arm pays, as an interval, and how sure that is."""
+    rows = []
+    for found in comparisons.crossings(frame, metric, baseline):
+        sure = (
+            f"{comparisons.CONFIDENCE:.0%} intervals of {found.repeats} repeats, and the noise floor"
+            if found.repeats > 1
+            else "one draw against the noise floor"
+        )
+        rows.append(
+            {
+                "arm": found.arm,
+                "crossover": found.words,
+                "measured at": ", ".join(map(str, found.measured)),
+                "confidence": sure,
+            }
+        )
+    return style(
+        pandas.DataFrame(rows, columns=["arm", "crossover", "measured at", "confidence"]),
+        f"Concurrency up to which an arm pays, by {METRIC_NAMES[metric].split(' (')[0]} ({labels(frame)})",
+    )
+
+
+def explained(section: int, host: str) -> Styler:
+    """What TPOT explains of the reference study's throughput ratios."""
+    table = verdicts.explained(section, host).rename(
+        columns={"ratio": "throughput ratio", "latency": "TPOT ratio", "share": "explained by TPOT"}
+    )
+    return style(
+        table,
+        f"What the reference study's TPOT explains of its throughput ratios ({host}, reference)",
+        {"throughput ratio": "{:.2f}×", "TPOT ratio": "{:.2f}×", "rest": "{:.2f}×", "explained by TPOT": "{:.0%}"},
+    )
+
+
+def verdicts_table(frame: pandas.DataFrame, section: int, tolerance: float = verdicts.TOLERANCE) -> Styler:
+    """This host's cells against its own earlier runs, the other hosts' and the reference study: how many figures
+    reproduce, and why not.
+    """
+    host = frame["host"].iloc[0]
+    own = verdicts.of_files(host, list(frame["file"]))
+    others = verdicts.earlier(host, section, set(frame["file"]))[-4:]
+    others += [
+        verdicts.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"]))
+        for name in other_hosts(section, {host})
+    ]
+    others += [verdicts.study(f"reference/{name}", section) for name in reference.load(section)["host"].unique()]
+    rows = []
+    for other in others:
+        table = verdicts.verdicts(own, other, tolerance=tolerance)
+        for kind, found in table.groupby("kind", sort=False):
+            counts = found["verdict"].value_counts()
+            looks = {
+                verdicts.DIFFERS: certificates.FAIL,
+                verdicts.REPRODUCES: certificates.PASS,
+                verdicts.NOT_COMPARABLE: certificates.UNKNOWN,
+            }
+            verdict = "<br>".join(
+                f'<span class="badge-{look}">{name}</span> {counts[name]}'
+                for name, look in looks.items()
+                if name in counts
+            )
+            rows.append(
+                {
+                    "against": other.name,
+                    "figures": "ratios" if kind == "ratio" else kind,
+                    "verdict": verdict,
+                    "found": _reason(found),
+                }
+            )
+    return style(
+        pandas.DataFrame(rows, columns=["against", "figures", "verdict", "found"]),
+        f"Does it reproduce? ({'; '.join([labels(frame), *machines([host, *other_hosts(section, {host})], section)])})",
+    )
+
+
+def _reason(found: pandas.DataFrame) -> str:
+    differing = found[found["verdict"] == verdicts.DIFFERS]
+    if len(differing):
+        row = differing.loc[differing["change"].abs().idxmax()]
+        return (
+            f"most: {METRIC_NAMES.get(row['metric'], row['metric'])} of {row['arm']} at concurrency "
+            f"{row['concurrency']}, {row['why']}"
+        )
+    unequal = found[found["verdict"] == verdicts.NOT_COMPARABLE]["why"]
+    names = dict.fromkeys(part.split(": ")[0] for why in unequal for part in why.split("; "))
+    return f"unequal: {', '.join(names)}" if names else "all within their intervals or the tolerance"
+
+
+def certificate(frame: pandas.DataFrame) -> Styler:
+    """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked."""
+    rows = []
+    for cell in frame.itertuples():
+        found = files.read(cell.file).get("certificate") or {"verdict": certificates.UNKNOWN, "checks": []}
+        checks = found["checks"]
+        rows.append(
+            {
+                "arm": cell.arm,
+                "concurrency": int(cell.concurrency),
+                "repeat": int(cell.repeat),
+                "certificate": badge(found["verdict"]),
+                "checks passed": f"{sum(check['outcome'] == certificates.PASS for check in checks)} of {len(checks)}",
+                "evidence": certificates.why(found) or DASH,
+            }
+        )
+    return style(pandas.DataFrame(rows), f"Certificates ({labels(frame)})")
+
+
+def badge(verdict: str, look: str | None = "") -> str:
+    """A word in the colour of a verdict, its own or that of `look`; grey where that is None."""
+    return f'<span class="badge-{look or (certificates.UNKNOWN if look is None else verdict)}">{verdict}</span>'
+
+
+def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
+    """All checks of one cell with their evidence."""
+    cell = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)].iloc[0]
+    rows = [
+        {"check": check["name"], "outcome": badge(check["outcome"]), "evidence": check["evidence"]}
+        for check in files.read(cell["file"])["certificate"]["checks"]
+    ]
+    return style(pandas.DataFrame(rows), f"The certificate of {arm} at concurrency {concurrency} ({labels(frame)})")
+
+
+def noise(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Styler:
+    """The floor by concurrency, as the factor that equal arms differ by, and the coefficient of variation of repeats,
+    mean over arms.
+    """
+    rows = []
+    for metric in metrics:
+        floors = comparisons.floor(frame, metric)
+        variation = comparisons.summary(frame, metric).groupby("concurrency")["cv"].mean()
+        for concurrency, value in floors.items():
+            rows.append(
+                {
+                    "metric": METRIC_NAMES.get(metric, metric),
+                    "concurrency": concurrency,
+                    "A/A floor": math.exp(value),
+                    "coefficient of variation": variation.get(concurrency, math.nan),
+                }
+            )
+    return style(
+        pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "coefficient of variation"]),
+        f"Noise floor ({labels(frame)})",
+        {"A/A floor": "{:.3f}×", "coefficient of variation": "{:.1%}"},
+    )
+
+
+def decomposition(frame: pandas.DataFrame, baseline: str = "baseline", steady: bool = False) -> Styler:
+    """Each throughput ratio as latency × occupancy × work mix, and how exactly the three close on it."""
+    table = comparisons.decompose(frame, baseline, steady)
+    shown = table.rename(columns={"mix": "work mix", "ratio": "throughput ratio"})
+    formats = {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio", "closure")}
+    return style(
+        shown,
+        f"What a throughput ratio is made of, {'steady window' if steady else 'whole run'} ({labels(frame)})",
+        formats,
+    )
+
+
+def timing(frame: pandas.DataFrame) -> Styler:
+    """Where the time of the runs went, in seconds and as a share."""
+    table = frame.groupby("phase", sort=False)["seconds"].sum().reset_index()
+    table["share"] = table["seconds"] / table["seconds"].sum()
+    return style(
+        table.rename(columns={"seconds": "time (s)"}),
+        f"Where the time went, over {frame['run'].nunique()} run{'s' if frame['run'].nunique() != 1 else ''}",
+        {"time (s)": "{:.1f}", "share": "{:.1%}"},
+    )
+
+
+def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, baseline: str | None = None) -> Styler:
+    """`metric` by host, concurrency and arm: this host, the other hosts under data/results, the reference study.
+
+    With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
+    """
+    frames = [
+        own,
+        *(
+            store.Store(host, section, paths.RESULTS_PUBLISHED).newest()
+            for host in other_hosts(section, set(own["host"]))
+        ),
+    ]
+    table = pandas.concat(
+        [_pivot(frame, metric, arms, baseline) for frame in frames]
+        + [_reference_pivot(section, metric, arms, baseline)]
+    )
+    name = METRIC_NAMES.get(metric, metric)
+    unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
+    number = "{:.2f}×" if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
+    said = [words for words in map(labels, frames) if "," in words]
+    said += machines([frame["host"].iloc[0] for frame in frames], section)
+    return style(table, f"{unit}, by host" + (f" ({'; '.join(said)})" if said else ""), {arm: number for arm in arms})
+
+
+def machines(names: Iterable[str], section: int | str) -> list[str]:
+    """Which machine each host's name is, for captions, and what of its cells takes no part."""
+    found = [f"{name}: {words}" for name in names if (words := store.machine_of(name))]
+    stores = (store.Store(name, section, paths.RESULTS_PUBLISHED) for name in names)
+    return found + [said for known in stores if (said := known.left_out())]
+
+
+def other_hosts(section: int, own: set[str]) -> list[str]:
+    """Hosts with stored results of `section`, beside `own`."""
+    return sorted(
+        folder.parent.name
+        for folder in paths.RESULTS_PUBLISHED.glob(f"*/section-{section}")
+        if folder.parent.name not in own and any(folder.glob("*/run.json"))
+    )
+
+
+def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
+    means = comparisons.summary(frame, metric).pivot(index="concurrency", columns="arm", values="mean")
+    return _rows(frame["host"].iloc[0], means, arms, baseline)
+
+
+def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
+    frame = reference.load(section)
+    frame = frame[(frame["metric"] == metric) & frame["concurrency"].notna()]
+    parts = [
+        _rows(f"{host}, reference", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline)
+        for host, rows in frame.groupby("host", sort=False)
+    ]
+    return pandas.concat(parts) if parts else pandas.DataFrame(columns=["host", "concurrency", *arms])
+
+
+def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | None) -> pandas.DataFrame:
+    if baseline:
+        means = means.div(means[baseline], axis=0)
+    means = means.reindex(columns=arms)
+    means.insert(0, "host", host)
+    return means.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})
+
+
+def prediction_errors(summary: pandas.DataFrame) -> Styler:
+    """How far predictions were off, by section, host and metric; the median of the cells that no constant was chosen
+    on stands beside that of all.
+    """
+    shown = summary.rename(
+        columns={
+            "took_part": "of them in sight of a constant",
+            "median": "median error",
+            "median_others": "median of the others",
+            "worst": "worst",
+            "within_20": "within 20 %",
+        }
+    )
+    return style(
+        shown,
+        "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, "
+        "prescribed acceptance)",
+        {name: "{:.1%}" for name in ("median error", "median of the others", "worst")} | {"within 20 %": "{:.0%}"},
+    )
+
+
+def effects(matrix: pandas.DataFrame, about: str = "") -> Styler:
+    """What each technique did where, as multiples of what it is held against (`choosing.matrix`)."""
+    arms = [
+        f"<br>{row.arm}" + (f", against {row.against}" if row.against != "baseline" else "")
+        if isinstance(row.arm, str)
+        else ""
+        for row in matrix.itertuples()
+    ]
+    shown = matrix.assign(
+        technique=matrix["technique"] + arms,
+        basis=matrix["basis"].str.replace(", ", "<br>"),
+        certificate=[badge(verdict) if isinstance(verdict, str) else None for verdict in matrix["certificate"]],
+    )
+    return style(
+        _lines(shown.drop(columns=["arm", "against"])),
+        "Multiples of the arm that a technique is held against, at the lowest and the highest "
+        f"concurrency{f' ({about})' if about else ''}",
+    )
+
+
+def same_draft(table: pandas.DataFrame) -> Styler:
+    """One draft in sections 3 and 4, and what differs between the two (`choosing.same_draft`)."""
+    ends = [
+        DASH if math.isnan(row.low) else f"[{row.low:.2f}, {row.high:.2f}]" for row in table.itertuples(index=False)
+    ]
+    shown = table.assign(interval=ends, best=["best" if best else "" for best in table["best"]])
+    shown = shown.rename(columns={"ratio": "output throughput", "answer_tokens": "answer (tokens)"})
+    names = (
+        "host section arm concurrency output_throughput interval best prompts requests answer_(tokens) repeats engine"
+    )
+    return style(
+        shown[[name.replace("_", " ") for name in names.split()]],
+        "One draft in two sections: multiples of the baseline, and what differs",
+        {"output throughput": "{:.2f}×", "answer (tokens)": "{:.0f}"},
+    )
+
+
+def decisions(table: pandas.DataFrame, about: str = "") -> Styler:
+    """The decision table (`choosing.decisions`), one figure a line."""
+    return style(_lines(table), f"What to look at first, and what is known of it{f' ({about})' if about else ''}")
+
+
+def _lines(table: pandas.DataFrame) -> pandas.DataFrame:
+    return table.map(lambda value: value.replace("\n", "<br>") if isinstance(value, str) else value)
+
+
+def advised(table: pandas.DataFrame, about: str) -> Styler:
+    """The ranking of `advice.table`."""
+    looks = {"meets": certificates.PASS, "misses": certificates.FAIL}
+    if len(table):
+        table = table.assign(
+            verdict=[
+                badge(verdict, certificates.UNKNOWN if "no answer" in verdict else looks.get(verdict.split()[0]))
+                for verdict in table["verdict"]
+            ]
+        )
+    return style(table, f"Arms against the targets ({about})", {"USD a million tokens": "{:.2f}"})
+
+
+def _identifier(frame: pandas.DataFrame, caption: str) -> str:
+    """The caption's first words, to be found in a page, and a digest of all of it and of what the table holds: two
+    tables of a page have one id only if they are the same table.
+    """
+    words = "".join(character if character.isalnum() else "-" for character in caption.lower())[:24].rstrip("-")
+    return f"t{words}-{hashlib.sha256((caption + frame.to_csv()).encode()).hexdigest()[:8]}"
+
+
+def rounds(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
+    """What a step costs with speculation: TPOT × tokens a step, and what of it is due to each proposal counted, beyond
+    one plain step of the baseline.
+    """
+    shown = comparisons.rounds(frame, baseline).rename(
+        columns={
+            "tokens": "tokens a step",
+            "proposing": "steps that propose",
+            "proposals": "proposals a step",
+            "step_ms": "step (ms)",
+            "plain_ms": "plain step (ms)",
+            "per_proposal_ms": "each proposal (ms)",
+        }
+    )
+    formats = {"tokens a step": "{:.2f}", "steps that propose": "{:.0%}", "proposals a step": "{:.2f}"}
+    return style(
+        shown,
+        f"What a speculative step costs ({labels(frame)})",
+        formats | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")},
+    )
+
+
+def launches(profiles: dict[str, dict]) -> Styler:
+    """What the profiler saw of each arm: kernels launched one by one, graphs replayed, and the share of time that the
+    GPU worked.
+    """
+    rows = []
+    for name, about in profiles.items():
+        calls, scopes = about["runtime_calls"], about["scopes_ms"]
+        steps = scopes["gpu_model_runner: forward"]["count"]
+        rows.append(
+            {
+                "arm": name,
+                "steps": steps,
+                "launches a step": sum(count for call, count in calls.items() if "LaunchKernel" in call) / steps,
+                "graphs a step": calls.get("cudaGraphLaunch", 0) / steps,
+                "drafting (ms)": scopes.get("gpu_model_runner: draft", {}).get("mean", math.nan),
+                "GPU busy": about["gpu_busy_ms"] / about["span_ms"],
+            }
+        )
+    formats = {
+        "launches a step": "{:,.0f}",
+        "graphs a step": "{:,.0f}",
+        "drafting (ms)": "{:.1f}",
+        "GPU busy": "{:.0%}",
+    }
+    return style(
+        pandas.DataFrame(rows),
+        "One request under the profiler (h200x1, random weights, prescribed acceptance)",
+        formats,
+    )

@@ -1,0 +1,1 @@
+"""One folder a chapter: its parameters and plan, its frames, its views."""

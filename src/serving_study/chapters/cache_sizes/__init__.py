@@ -1,0 +1,1 @@
+"""Chapter 7, sizes: what a KV cache takes, by arithmetic."""

@@ -1,0 +1,1 @@
+"""Chapter 10: which technique for which problem."""

@@ -1,0 +1,1 @@
+"""Chapter 4: a draft trained for a target."""

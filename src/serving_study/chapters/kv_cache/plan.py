@@ -1,0 +1,435 @@
+"""Section 7's parameters, and the plan that they come to: the prefix cache with its control, tiers below it, and a
+cache of smaller numbers.
+
+Two kinds of arms. Those of the prefix cache have all the memory that the server may use and answer requests with a
+shared beginning. Those of the tiers have a small cache (`tier_cache_gib`, or `tier_blocks`), so that working sets above
+it can be sent in seconds; the last ones combine two tiers, or a tier and smaller numbers. What can mislead: an arm's
+loads are its own (`Plan.only`), and how many prefixes a working set has is settled by each server's start: one with
+smaller numbers has twice the cache, and is asked for twice the prefixes. LMCache is inside the engine on a GPU and a
+server beside it on a CPU, which the arms' names say."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from ...chapters import plans
+from ...engines.arms import Arm, Sidecar, again
+from ...environments import Environment
+from ...errors import ParameterError
+from ...hardware import hosts
+from ...hardware.hosts import Host
+from ...loads import Load
+from ...loads.prompts import Exact, SharedPrefix, WorkingSet
+from ...measure.sweeps import WARMUP_TOKENS, Plan
+from ...models import checkpoints, shapes
+from ...models.checkpoints import Model
+from .prefixes import CACHED, CONTROL, DEVICE, QUANTISED, TIERS
+
+CHUNK_TOKENS = 256  # LMCache's piece: prefixes of the tiers are whole ones
+SERVER_CHUNK_TOKENS = 128  # the same of the LMCache server: a CPU's block
+STAGING_GIB = 4  # of memory through which LMCache's disk tier reads and writes
+FIRST_TIER_SHARE = (
+    1 / 8
+    # of tier_gib: what the first of the LMCache server's two tiers has, so that a working set above the cache needs the
+    # second
+)
+SERVER_GIB = 0.6  # what the LMCache server takes beside its first tier
+# the larger of the engines' blocks: the log's size is of whole requests of max_model_len, so that one of whole blocks
+# loses none
+BLOCK_TOKENS = 128
+WORKSPACE_GIB = 1.6  # what a GPU's server takes beside weights and cache, about
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
+
+    host: str = "auto"
+    model: str | None = None
+    weights: str = "auto"
+    sequence_prefix: int | None = None
+    sequence_requests: int = 5
+    own_tokens: int = 20
+    prefix_lengths: list[int] | None = None
+    shares: list[float] | None = None
+    concurrency: int | None = None
+    prompts: int | None = None
+    output_tokens: int | None = None
+    repeats: int | None = None
+    controls: bool = True
+    quantised: bool | None = None
+    tiers: list[str] | None = None
+    tier_prefix: int | None = None
+    working_sets: list[float] = (0.5, 1.0, 2.0, 4.0)
+    rounds: int = 2
+    break_even_lengths: list[int] | None = None
+    tier_cache_gib: float = 2.5
+    tier_blocks: int | None = None
+    tier_gib: float | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float = 0.90
+    kv_cache_gib: int = 1
+    enforce_eager: bool | None = None
+    price_per_hour: float | None = None
+    arms: list[str] | None = None
+    seed: int = 42
+    port: int = 0
+    fresh: bool = False
+
+    prefix_caching: ClassVar[bool] = True
+    temperature: ClassVar[float] = 0.0
+
+
+CPU = {
+    "model": "smollm2-135m-instruct",
+    "sequence_prefix": 1025,
+    "prefix_lengths": [256, 1024],
+    "shares": [0.0, 0.5, 1.0],
+    "concurrency": 2,
+    "prompts": 8,
+    "output_tokens": 4,
+    "repeats": 1,
+    "quantised": False,
+    "tiers": [
+        "device-only",
+        "files",
+        "lmcache-server",
+        "lmcache-server-disk",
+        "cpu-offload",
+        "lmcache-cpu",
+        "lmcache-disk",
+    ],
+    "tier_prefix": 512,
+    "break_even_lengths": [256, 1024],
+    "tier_blocks": 24,
+    "tier_gib": 2.0,
+    "max_model_len": 2048,
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+}
+GPU = {
+    "model": "Qwen/Qwen2.5-7B-Instruct",
+    "sequence_prefix": 3001,
+    "prefix_lengths": [256, 1024, 4096, 16384, 32000],
+    "shares": [0.0, 0.5, 0.9, 1.0],
+    "concurrency": 8,
+    "prompts": 32,
+    "output_tokens": 16,
+    "repeats": 3,
+    "quantised": True,
+    "tiers": ["device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk", "fp8-cpu-offload"],
+    "tier_prefix": 4096,
+    "break_even_lengths": [256, 1024, 16384],
+    "tier_gib": 24.0,
+    "max_model_len": 32768,
+    "max_num_seqs": 64,
+    "enforce_eager": False,
+}
+
+
+def model_names(wanted: KvCache, host: Host) -> list[str]:
+    """The model that a plan with these parameters is made of."""
+    return [plans.filled(wanted, GPU if host.gpus else CPU).model]
+
+
+def plan(wanted: KvCache, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
+    """What section 7 measures on `host` with these parameters."""
+    wanted = plans.filled(wanted, GPU if host.gpus else CPU)
+    check_values(wanted)
+    environment = plans.environment(host, dry, say)
+    there = None if dry and not environment.vllm else environment
+    model, notes = _model(wanted, there, say)
+    shared, tiered = _loads(wanted, host, model)
+    made = [*_prefix_arms(wanted, host, model), *_tier_arms(wanted, host, model, environment)]
+    if wanted.arms is not None:
+        unknown = [name for name in wanted.arms if name not in {arm.name for arm in made}]
+        if unknown:
+            raise ParameterError(
+                "unknown arm",
+                value=", ".join(unknown),
+                allowed=", ".join(arm.name for arm in made),
+                next="make plan SECTION=7",
+            )
+        made = [arm for arm in made if arm.name in wanted.arms]
+    loads = {arm.name: tiered if arm.name in TIERS else shared[1:] if arm.name == QUANTISED else shared for arm in made}
+    used = tuple(load for load in (*shared, *tiered) if any(load in rows for rows in loads.values()))
+    only = {name: tuple(load.name for load in rows) for name, rows in loads.items()}
+    return Plan(
+        7,
+        host,
+        environment,
+        tuple(made),
+        used,
+        wanted.repeats,
+        plans.resolved(wanted, host),
+        wanted.seed,
+        wanted.port,
+        (*notes, *plans.notes(environment), *_page_cache(wanted, host, made)),
+        only,
+    )
+
+
+def _page_cache(wanted: KvCache, host: Host, made: list[Arm]) -> list[str]:
+    """A note for arms that write files: what fits in the host's free memory is read back from the page cache."""
+    names = [arm.name for arm in made if arm.scratch and not arm.unsupported]
+    if not names:
+        return []
+    fits = wanted.tier_gib < host.free_memory_gib
+    return [
+        f"{', '.join(names)}: files are read back from the page cache {'as' if fits else 'as far as'} they fit in the "
+        f"{host.free_memory_gib:.0f} GiB of free memory (tier_gib = {wanted.tier_gib:g}): "
+        + ("no disk's speed is measured" if fits else "a disk's speed is measured in part")
+    ]
+
+
+def check_values(wanted: KvCache) -> None:
+    """Raises ParameterError for values that cannot be used."""
+    refuse = partial(plans.refuse, wanted, 7)
+    longest = wanted.max_model_len - wanted.own_tokens - wanted.output_tokens
+    for name, allowed, fine in (
+        ("weights", "auto, real, random", wanted.weights in ("auto", "real", "random")),
+        ("sequence_requests", "2 or more", wanted.sequence_requests >= 2),
+        ("own_tokens", "1 or more", wanted.own_tokens >= 1),
+        ("output_tokens", "4 or more", wanted.output_tokens >= 4),
+        (
+            "sequence_prefix",
+            f"from 32 to {longest}, which max_model_len leaves",
+            32 <= wanted.sequence_prefix <= longest,
+        ),
+        (
+            "prefix_lengths",
+            f"each value once, from 32 to {longest}, which max_model_len leaves",
+            len(set(wanted.prefix_lengths)) == len(wanted.prefix_lengths)
+            and all(32 <= length <= longest for length in wanted.prefix_lengths),
+        ),
+        (
+            "shares",
+            "shares from 0 to 1, each once",
+            len(set(wanted.shares)) == len(wanted.shares) and all(0 <= share <= 1 for share in wanted.shares),
+        ),
+        ("concurrency", "1 or more", wanted.concurrency >= 1),
+        (
+            "prompts",
+            f"four times the concurrency {wanted.concurrency} or more: a steady window needs them",
+            wanted.prompts >= 4 * wanted.concurrency,
+        ),
+        ("repeats", "1 or more", wanted.repeats >= 1),
+        (
+            "tiers",
+            f"any of {', '.join(TIERS)}, each once",
+            set(wanted.tiers) <= set(TIERS) and len(set(wanted.tiers)) == len(wanted.tiers),
+        ),
+        (
+            "tier_prefix",
+            f"a multiple of {CHUNK_TOKENS} up to {longest}",
+            wanted.tier_prefix % CHUNK_TOKENS == 0 and CHUNK_TOKENS <= wanted.tier_prefix <= longest,
+        ),
+        (
+            "break_even_lengths",
+            f"multiples of {CHUNK_TOKENS} up to {longest}, each once and none the tier_prefix {wanted.tier_prefix}",
+            len({wanted.tier_prefix, *wanted.break_even_lengths}) == 1 + len(wanted.break_even_lengths)
+            and all(
+                length % CHUNK_TOKENS == 0 and CHUNK_TOKENS <= length <= longest for length in wanted.break_even_lengths
+            ),
+        ),
+        (
+            "working_sets",
+            "multiples of the cache above 0, each once",
+            all(times > 0 for times in wanted.working_sets)
+            and len(set(wanted.working_sets)) == len(wanted.working_sets),
+        ),
+        ("rounds", "2 or more", wanted.rounds >= 2),
+        ("tier_cache_gib", "more than 0", wanted.tier_cache_gib > 0),
+        ("tier_blocks", "1 or more, or None for tier_cache_gib", wanted.tier_blocks is None or wanted.tier_blocks >= 1),
+        ("tier_gib", "more than 0", wanted.tier_gib > 0),
+        ("gpu_memory_utilization", "above 0, at most 1", 0 < wanted.gpu_memory_utilization <= 1),
+        ("kv_cache_gib", "1 or more", wanted.kv_cache_gib >= 1),
+        ("price_per_hour", "US dollars above 0, or None", wanted.price_per_hour is None or wanted.price_per_hour > 0),
+        ("port", "0 for any free port, or a port number", 0 <= wanted.port <= 65535),
+    ):
+        if not fine:
+            refuse(name, allowed)
+
+
+def _model(wanted: KvCache, environment: Environment | None, say) -> tuple[Model, list[str]]:
+    if environment is None:
+        return checkpoints.planned(wanted.model) or checkpoints.resolve(wanted.model, say=say), [
+            "the engine's environment is not installed yet: nothing counts as measured"
+        ]
+    model = checkpoints.resolve(wanted.model, environment=environment, weights=wanted.weights, say=say)
+    if model.weights == "random" and wanted.weights == "real":
+        raise ParameterError(
+            "real weights were asked for and are not within reach",
+            value=wanted.model,
+            allowed="weights = 'auto' or 'random', or a model that can be fetched",
+            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
+        )
+    return model, plans.random_notes([model], "text is not")
+
+
+def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[Load]]:
+    """The loads of the prefix cache's arms, of which the first is the sequence, and those of the tiers: working sets of
+    one length of prefix, and the smallest above the cache once more with each of the other lengths.
+    """
+
+    def load(dataset: Exact, concurrency: int, prompts: int, output_tokens: int) -> Load:
+        return Load(concurrency, prompts, dataset, output_tokens, wanted.temperature, True, wanted.seed)
+
+    shared = [
+        load(SharedPrefix(wanted.sequence_prefix, wanted.own_tokens, sequence=True), 1, wanted.sequence_requests, 1)
+    ]
+    shared += [
+        load(SharedPrefix(length, wanted.own_tokens, share), wanted.concurrency, wanted.prompts, wanted.output_tokens)
+        for length in wanted.prefix_lengths
+        for share in wanted.shares
+    ]
+    shape = shapes.load(model.folder)
+    about = (
+        wanted.tier_blocks * (128 if not host.gpus else 16)
+        if wanted.tier_blocks
+        else int(wanted.tier_cache_gib * hosts.GIB / shape.kv_bytes_per_token())
+    )
+    above = sorted(times for times in wanted.working_sets if times > 1)[:1]
+    sets = [(wanted.tier_prefix, times) for times in wanted.working_sets] + [
+        (length, times) for times in above for length in wanted.break_even_lengths
+    ]
+    tiered = [
+        load(WorkingSet(length, wanted.own_tokens, times, wanted.rounds, about_tokens=about), 1, wanted.rounds, 1)
+        for length, times in sets
+    ]
+    return shared, tiered
+
+
+def _prefix_arms(wanted: KvCache, host: Host, model: Model) -> list[Arm]:
+    options = plans.options(wanted, host)
+    cached = Arm(
+        CACHED,
+        model,
+        options=options,
+        environment=plans.variables(wanted, host),
+        gpus=min(1, len(host.gpus)),
+        technique="prefix",
+    )
+    made = [cached, replace(cached, name=CONTROL, options=options | {"enable_prefix_caching": False}, technique="none")]
+    if wanted.quantised:
+        made.append(replace(cached, name=QUANTISED, options=options | {"kv_cache_dtype": "fp8"}))
+    return made + ([again(cached)] if wanted.controls else [])
+
+
+def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environment) -> list[Arm]:
+    """`device-only`, the control, and a tier each below it.
+
+    On a CPU the «device» is the memory that the server keeps its cache in.
+    """
+    longest = max([wanted.tier_prefix, *wanted.break_even_lengths]) + wanted.own_tokens + WARMUP_TOKENS
+    options = plans.options(wanted, host) | {
+        "max_model_len": min(wanted.max_model_len, -(-longest // BLOCK_TOKENS) * BLOCK_TOKENS)
+    }
+    if wanted.tier_blocks:
+        options["num_gpu_blocks_override"] = wanted.tier_blocks
+    elif host.gpus:
+        options["gpu_memory_utilization"] = min(
+            wanted.gpu_memory_utilization,
+            round(
+                (shapes.load(model.folder).weights_gib() + WORKSPACE_GIB + wanted.tier_cache_gib)
+                / host.gpus[0].memory_gib,
+                3,
+            ),
+        )
+    device = Arm(
+        DEVICE,
+        model,
+        options=options,
+        environment=plans.variables(wanted, host),
+        gpus=min(1, len(host.gpus)),
+        technique="prefix",
+    )
+    below = partial(replace, device, technique="offload")
+
+    def connector(name: str, **extra) -> dict:
+        return options | {
+            "kv_transfer_config": {"kv_connector": name, "kv_role": "kv_both"}
+            | ({"kv_connector_extra_config": extra} if extra else {})
+        }
+
+    def lmcache(**settings) -> dict:
+        return (
+            device.environment
+            | {"PYTHONHASHSEED": "0", "LMCACHE_CHUNK_SIZE": CHUNK_TOKENS}
+            | {f"LMCACHE_{name.upper()}": value for name, value in settings.items()}
+        )
+
+    def server(first_gib: float, **settings) -> dict:
+        """What makes `below` an arm with an LMCache server beside its engine."""
+        flags = {
+            "chunk_size": SERVER_CHUNK_TOKENS,
+            "supported_transfer_mode": "engine_driven",
+            "l1_size_gb": first_gib,
+            "eviction_policy": "LRU",
+        } | settings
+        place = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"}
+        return {
+            "options": connector("LMCacheMPConnector", **place),
+            "sidecar": Sidecar("lmcache", flags, environment.versions.get("lmcache"), first_gib + SERVER_GIB),
+        }
+
+    missing = None if "lmcache" in environment.versions else "lmcache is not installed in the engine's environment"
+    inside = (
+        missing
+        if host.gpus
+        else "LMCacheConnectorV1 finds no GPU and goes on without a cache; lmcache-server has LMCache beside the engine"
+    )
+    outside = (
+        "tried on a CPU alone; on a GPU LMCache runs inside the engine (lmcache-cpu, lmcache-disk)"
+        if host.gpus
+        else missing
+        if environment.versions
+        else None
+    )
+    cuda = None if host.gpus else "vLLM offloads from CUDA and XPU devices alone"
+    offloaded = options | {"kv_offloading_size": wanted.tier_gib, "kv_offloading_backend": "native"}
+    disk = {
+        "type": "fs_native",
+        "base_path": "kv",
+        "max_capacity_gb": wanted.tier_gib,
+        "eviction": {"eviction_policy": "LRU"},
+    }
+    on_disk = {"max_local_cpu_size": STAGING_GIB, "local_disk": "kv/", "max_local_disk_size": wanted.tier_gib}
+    made = {
+        DEVICE: device,
+        "cpu-offload": below(name="cpu-offload", options=offloaded, unsupported=cuda),
+        "lmcache-cpu": below(
+            name="lmcache-cpu",
+            options=connector("LMCacheConnectorV1"),
+            environment=lmcache(local_cpu=True, max_local_cpu_size=wanted.tier_gib),
+            unsupported=inside,
+        ),
+        "lmcache-disk": below(
+            name="lmcache-disk",
+            options=connector("LMCacheConnectorV1"),
+            environment=lmcache(local_cpu=False, **on_disk),
+            scratch=True,
+            unsupported=inside,
+        ),
+        "files": below(name="files", options=connector("ExampleConnector", shared_storage_path="kv"), scratch=True),
+        "lmcache-server": below(name="lmcache-server", **server(wanted.tier_gib), unsupported=outside),
+        "lmcache-server-disk": below(
+            name="lmcache-server-disk",
+            **server(wanted.tier_gib * FIRST_TIER_SHARE, l2_adapter=disk),
+            scratch=True,
+            unsupported=outside,
+        ),
+        "lmcache-cpu-disk": below(
+            name="lmcache-cpu-disk",
+            options=connector("LMCacheConnectorV1"),
+            environment=lmcache(local_cpu=True, **on_disk),
+            scratch=True,
+            unsupported=inside,
+        ),
+        "fp8-cpu-offload": below(
+            name="fp8-cpu-offload", options=offloaded | {"kv_cache_dtype": "fp8"}, unsupported=cuda
+        ),
+    }
+    return [made[name] for name in TIERS if name in wanted.tiers]

@@ -1,0 +1,1 @@
+"""Chapter 5: one model over several GPUs."""

@@ -1,0 +1,294 @@
+"""Section 5's parameters, and the plan that they come to: one model over several ranks in every way that this host
+allows.
+
+An arm is {"model": …, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1, "gpu_memory_utilization": …}; what is left
+out has these values. A rank takes a GPU, on a CPU host an equal part of the cores that all arms of the plan share out.
+An arm that this host cannot have is `unsupported`, with the reason, before anything starts; one that only its start can
+refuse (weights that do not fit) is started, and its failure is a result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ...chapters import plans
+from ...engines import arms
+from ...engines.arms import Arm
+from ...environments import Environment
+from ...errors import ParameterError
+from ...hardware import hosts
+from ...hardware.hosts import Host
+from ...measure.sweeps import Plan
+from ...models import checkpoints
+from ...models.checkpoints import Model
+
+SECTION = 5
+KEYS = {"model": str, "tp": int, "pp": int, "dp": int, "ep": bool, "replicas": int, "gpu_memory_utilization": float}
+SEVEN, FOURTEEN, MOE = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen1.5-MoE-A2.7B-Chat"
+EMBEDDED, DIVIDES = "smollm2-135m-instruct", "smollm2-135m-instruct-12-heads"
+NO_RAY = "current platform cpu does not support ray."  # vLLM 0.32's CPU build, once Ray 2.60 is installed beside it
+LARGE_GIB = 40.0  # a GPU from here on holds 14B in bf16: its failure is brought about by less memory
+
+
+@dataclass(frozen=True)
+class Parallelism(plans.Loaded):
+    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
+
+    arms: list[dict[str, str | int | float | bool]] | None = None
+    nodes: int = 1
+    control: bool = True
+
+
+CPU = {
+    "arms": [
+        {"model": DIVIDES},
+        {"model": DIVIDES, "tp": 2},
+        {"model": DIVIDES, "pp": 2},
+        {"model": DIVIDES, "replicas": 2},
+        {"model": EMBEDDED, "tp": 2},
+    ],
+    "concurrencies": [1, 2, 4],
+    "prompts": [4, 8, 16],
+    "output_tokens": 12,
+    "repeats": 1,
+    "temperature": 0.0,
+    "max_model_len": 2048,
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+}
+GPU = {
+    "concurrencies": [1, 8, 32, 128],
+    "prompts": [8, 24, 128, 256],
+    "repeats": 2,
+    "max_model_len": 4096,
+    "max_num_seqs": 128,
+    "enforce_eager": False,
+}
+REFERENCE = [
+    {"model": SEVEN},
+    {"model": SEVEN, "tp": 2},
+    {"model": SEVEN, "tp": 4},
+    {"model": FOURTEEN},
+    {"model": FOURTEEN, "tp": 2},
+    {"model": FOURTEEN, "pp": 2},
+    {"model": FOURTEEN, "tp": 4},
+]
+TWO_GPUS = [
+    *({"model": SEVEN} | split for split in ({}, {"tp": 2}, {"pp": 2}, {"dp": 2}, {"replicas": 2})),
+    *({"model": FOURTEEN} | split for split in ({}, {"tp": 2}, {"pp": 2})),
+    *({"model": MOE} | split for split in ({"tp": 2}, {"tp": 2, "ep": True})),
+]
+FOUR_GPUS = [
+    *({"model": SEVEN} | split for split in ({"tp": 2, "pp": 2}, {"dp": 4}, {"replicas": 4})),
+    *({"model": MOE} | split for split in ({"tp": 4}, {"tp": 4, "ep": True})),
+]
+
+
+def default_arms(host: Host) -> list[dict]:
+    """The reference study's seven where there are four GPUs, else what two allow; with large GPUs also the other ways
+    to use four, and an arm of too little memory.
+    """
+    if not host.gpus:
+        return CPU["arms"]
+    four, large = len(host.gpus) >= 4, min(gpu.memory_gib for gpu in host.gpus) > LARGE_GIB
+    chosen = REFERENCE + (FOUR_GPUS if large else []) if four else TWO_GPUS
+    return chosen + ([{"model": FOURTEEN, "gpu_memory_utilization": 0.15}] if large else [])
+
+
+def model_names(wanted: Parallelism, host: Host) -> list[str]:
+    """The models that a plan with these parameters is made of."""
+    return list(dict.fromkeys(about["model"] for about in wanted.arms or default_arms(host)))
+
+
+def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
+    """What section 5 measures on `host` with these parameters."""
+    wanted = plans.filled(wanted, (GPU if host.gpus else CPU) | {"arms": default_arms(host)})
+    check_values(wanted)
+    environment = plans.environment(host, dry, say)
+    found, notes = _models(wanted, None if dry and not environment.vllm else environment, say)
+    ranks = _most_ranks(wanted, host)
+    made = [_arm(about, found[about["model"]], wanted, host, environment, ranks) for about in wanted.arms]
+    first = next((arm for arm in made if not arm.unsupported), None) if wanted.control else None
+    made += [arms.again(first)] if first else []
+    loads = plans.loads(wanted, host, environment, dry, say)
+    return Plan(
+        SECTION,
+        host,
+        environment,
+        tuple(made),
+        loads,
+        wanted.repeats,
+        plans.resolved(wanted, host),
+        wanted.seed,
+        wanted.port,
+        (*notes, *plans.notes(environment), *plans.data_notes(loads)),
+    )
+
+
+def check_values(wanted: Parallelism) -> None:
+    """Raises ParameterError for values that cannot be used."""
+    refuse = partial(plans.refuse, wanted, SECTION)
+    plans.check_loads(wanted, SECTION)
+    if wanted.weights not in ("auto", "real", "random"):
+        refuse("weights", "auto, real, random")
+    if wanted.nodes < 1:
+        refuse("nodes", "1 or more")
+    if not wanted.arms:
+        refuse("arms", "at least one, {model: …, tp: 2}")
+    for about in wanted.arms:
+        unknown = [name for name in about if name not in KEYS]
+        if unknown or "model" not in about:
+            raise ParameterError(
+                "an arm that cannot be read",
+                value=about,
+                allowed=f"model, and of {', '.join(KEYS)} those that matter",
+                next=f"make plan SECTION={SECTION}",
+            )
+        for name, kind in KEYS.items():
+            value = about.get(name)
+            if value is not None and (
+                not isinstance(value, int if kind is float and isinstance(value, int) else kind)
+                or isinstance(value, bool) != (kind is bool)
+                or kind is int
+                and value < 1
+                or kind is float
+                and not 0 < value <= 1
+            ):
+                allowed = {
+                    int: "a whole number of 1 or more",
+                    bool: "true or false",
+                    float: "above 0, at most 1",
+                    str: "a model's name",
+                }[kind]
+                raise ParameterError(
+                    f"{name} of an arm cannot be used",
+                    value=f"{value!r} in {about}",
+                    allowed=allowed,
+                    next=f"make plan SECTION={SECTION}",
+                )
+    names = [name_of(about) for about in wanted.arms]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        refuse("arms", f"each arm once, and models whose sizes tell them apart; twice: {', '.join(twice)}")
+
+
+def name_of(about: dict) -> str:
+    """`7b-tp2`, `14b-tp2-pp2`, `7b-dp2`, `moe-a2.7b-tp2-ep`, `7b-replicas2`: model, then what is more than one."""
+    parts = [f"{key}{about[key]}" for key in ("tp", "pp", "dp") if about.get(key, 1) > 1] + (
+        ["ep"] if about.get("ep") else []
+    )
+    parts += [f"replicas{about['replicas']}"] if about.get("replicas", 1) > 1 else []
+    limit = [f"memory-{about['gpu_memory_utilization']:g}"] if "gpu_memory_utilization" in about else []
+    return "-".join(
+        [checkpoints.short(about["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit]
+    )
+
+
+def ranks_of(about: dict) -> int:
+    return about.get("tp", 1) * about.get("pp", 1) * about.get("dp", 1) * about.get("replicas", 1)
+
+
+def _most_ranks(wanted: Parallelism, host: Host) -> int:
+    """Ranks of the largest arm that a CPU host has cores for."""
+    return max((ranks for ranks in map(ranks_of, wanted.arms) if ranks <= host.cpus), default=1)
+
+
+def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment: Environment, ranks: int) -> Arm:
+    options, variables = plans.options(wanted, host), plans.variables(wanted, host)
+    options |= {
+        name: about[key]
+        for key, name in (
+            ("tp", "tensor_parallel_size"),
+            ("pp", "pipeline_parallel_size"),
+            ("dp", "data_parallel_size"),
+        )
+        if about.get(key, 1) > 1
+    }
+    if about.get("ep"):
+        options["enable_expert_parallel"] = True
+    if host.gpus and "gpu_memory_utilization" in about:
+        options["gpu_memory_utilization"] = about["gpu_memory_utilization"]
+    if wanted.nodes > 1:
+        options |= {"distributed_executor_backend": "ray"}
+    if wanted.nodes > 1 and about.get("dp", 1) > 1:
+        options["data_parallel_backend"] = "ray"
+        if not (fits := len(host.gpus) // (about.get("tp", 1) * about.get("pp", 1))):
+            variables["VLLM_RAY_DP_PACK_STRATEGY"] = (
+                "span"  # a copy on several nodes, which the engine allows only when told
+            )
+        elif fits < about["dp"]:
+            options["data_parallel_size_local"] = fits  # else the engine wants all copies on the first node
+    if not host.gpus:
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": cores_of(ranks_of(about), ranks)}
+        if about.get("pp", 1) > 1:
+            options.pop(
+                "enforce_eager", None
+            )  # an eager pipeline passes its health check and dies at the first request on this build
+    arm = Arm(
+        name_of(about),
+        model,
+        options=options,
+        environment=variables,
+        gpus=ranks_of(about) if host.gpus else 0,
+        replicas=about.get("replicas", 1),
+        technique="parallel",
+    )
+    return replace(arm, unsupported=_unsupported(arm, about, wanted, host, environment))
+
+
+def cores_of(ranks: int, shares: int) -> str:
+    """`0|1`: a list of cores for each rank, every rank of every arm having the same number of them: those of this
+    process over `shares`.
+    """
+    mine = hosts.cores()
+    each = max(1, len(mine) // max(shares, 1))
+    return "|".join(",".join(map(str, mine[rank * each : (rank + 1) * each])) for rank in range(ranks))
+
+
+def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environment: Environment) -> str | None:
+    """Why this host, or this model, cannot have the arm; None where nothing speaks against it before its start."""
+    places = (len(host.gpus) or host.cpus) * wanted.nodes
+    if arm.ranks > places:
+        return (
+            f"needs {arm.ranks} GPUs, {host.profile} has {len(host.gpus)}"
+            + (f" on each of {wanted.nodes} nodes" if wanted.nodes > 1 else "")
+            if host.gpus
+            else f"needs {arm.ranks} cores, one a rank, and this host has {places}"
+        )
+    if wanted.nodes > 1 and not host.gpus:
+        return f"needs Ray to reach other nodes, and this build refuses it: {NO_RAY}"
+    if wanted.nodes > 1 and "ray" not in environment.versions and environment.vllm:
+        return "needs Ray to reach other nodes, which is not installed beside the engine"
+    if wanted.nodes > 1 and arm.replicas > 1:
+        return "replicas stay on one node; data parallelism spans several"
+    config, tp = arm.model.config, about.get("tp", 1)
+    if "ep" in arm.name.split("-") and not any(
+        config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    ):
+        return "expert parallelism needs experts, and this model is dense"
+    heads = checkpoints.MORE_HEADS.fullmatch(arm.model.name)
+    heads = int(heads[2]) if heads else config.get("num_attention_heads", tp)
+    if heads % tp:
+        return f"{heads} attention heads do not divide by tensor parallel size {tp}"
+    if about.get("pp", 1) > config.get("num_hidden_layers", 1):
+        return f"{config.get('num_hidden_layers')} layers cannot be cut into {about['pp']} stages"
+    return None
+
+
+def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[dict[str, Model], list[str]]:
+    """Each model of the arms by its name, and notes for the plan."""
+    names = list(dict.fromkeys(about["model"] for about in wanted.arms))
+    if environment is None:
+        return {name: checkpoints.planned(name) or checkpoints.resolve(name, say=say) for name in names}, [
+            "the engine's environment is not installed yet: nothing counts as measured"
+        ]
+    found = {
+        name: checkpoints.resolve(name, environment=environment, weights=wanted.weights, say=say) for name in names
+    }
+    random = [name for name, model in found.items() if model.weights == "random"]
+    if random and wanted.weights == "real":
+        raise ParameterError(
+            "real weights were asked for and are not within reach",
+            value=", ".join(random),
+            allowed="weights = 'auto' or 'random', or models that can be fetched",
+            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
+        )
+    return found, plans.random_notes(found.values(), "text is not")

@@ -1,0 +1,350 @@
+"""Section 5's tables and plots, made of what `splits` finds in its cells.
+
+Every caption says of which host and with which weights.
+"""
+
+import math
+
+import pandas
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+
+from ... import paths
+from ...analysis import comparisons, drawing, tables, verdicts
+from ...hardware import links
+from ...results import reference, store
+from ...theory import predictions
+from . import splits
+
+
+def memory(found: list[dict], label: str) -> Styler:
+    """The table of `starts`."""
+    frame = splits.starts(found)
+    frame = frame[[name for name in frame if name in ("arm", "outcome") or frame[name].notna().any()]]
+    names = {
+        "weights_gib": "weights a rank (GiB)",
+        "kv_cache_tokens": "KV cache (tokens)",
+        "kv_predicted": "KV cache by arithmetic",
+        "max_concurrency": "maximum concurrency",
+        "gain": "KV gain",
+        "startup_s": "start (s)",
+        "failure_s": "failed after (s)",
+    }
+    formats = {
+        "weights a rank (GiB)": "{:.2f}",
+        "KV cache (tokens)": "{:,.0f}",
+        "KV cache by arithmetic": "{:,.0f}",
+        "maximum concurrency": "{:.2f}×",
+        "KV gain": "{:.1f}×",
+        "start (s)": "{:.0f}",
+        "failed after (s)": "{:.0f}",
+    }
+    shown = frame.rename(columns=names)
+    return tables.style(
+        shown,
+        f"Starts: memory, or why there is none ({label})",
+        {name: look for name, look in formats.items() if name in shown},
+    )
+
+
+def reference_memory(host: str) -> Styler:
+    """The reference study's starts, the KV tokens that arithmetic expects of them, and of those that failed what was
+    tried and after how long.
+    """
+    figures = reference.load(splits.SECTION).query("host == @host and concurrency.isna()")
+    wide = figures.pivot_table(index="arm", columns="metric", values="value", sort=False)
+    outcome = figures[figures["metric"] == "start_outcome"].set_index("arm")["text"]
+    command = ["--gpu-memory-utilization", "0.9", "--max-model-len", "4096", "--max-num-seqs", "128"]
+    expected = pandas.DataFrame(
+        {
+            "kv_tokens": {
+                arm: splits.kv_tokens(
+                    {"arm": arm, "host": host, "command": command, "vllm": splits.REFERENCE_VERSIONS[host]}
+                )
+                for arm in wide.index
+            }
+        }
+    )
+    frame = (
+        pandas.DataFrame({"outcome": outcome})
+        .join(wide[["weights_gib", "kv_cache_tokens", "max_concurrency"]])
+        .join(expected[["kv_tokens"]])
+    )
+    for _, rows in splits.groups(frame.reset_index(names="arm").dropna(subset="kv_cache_tokens")).items():
+        first = rows.set_index("arm")["kv_cache_tokens"][splits.baseline(rows["arm"])]
+        frame.loc[rows["arm"], "KV gain"] = (rows["kv_cache_tokens"] / first).to_numpy()
+    if "oom_tried_mib" in wide:
+        frame = frame.join(wide.filter(["failure_s"]))
+        failed = wide.dropna(subset="oom_tried_mib")
+        frame["reason"] = (
+            failed["oom_tried_mib"].map("tried to allocate {:.0f} MiB".format)
+            + failed["oom_free_mib"].map(", {:.2f} MiB free".format)
+            + failed["oom_capacity_gib"].map(" of {:.2f} GiB".format)
+        )
+    shown = frame.reset_index(names="arm").rename(
+        columns={
+            "failure_s": "failed after (s)",
+            "weights_gib": "weights a rank (GiB)",
+            "kv_cache_tokens": "KV cache (tokens)",
+            "max_concurrency": "maximum concurrency",
+            "kv_tokens": "KV cache by arithmetic",
+        }
+    )
+    formats = {
+        "weights a rank (GiB)": "{:.2f}",
+        "KV cache (tokens)": "{:,.0f}",
+        "KV cache by arithmetic": "{:,.0f}",
+        "maximum concurrency": "{:.2f}×",
+        "KV gain": "{:.1f}×",
+    } | ({"failed after (s)": "{:.0f}"} if "failed after (s)" in shown else {})
+    return tables.style(shown, f"Starts in the reference study ({host}, reference)", formats)
+
+
+def throughput(frame: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Styler:
+    """Arms down, concurrencies across: the mean, and in brackets the multiple of the arm with the fewest GPUs."""
+    rows = []
+    for _, mine in splits.groups(frame).items():
+        first, means = (
+            splits.baseline(mine["arm"]),
+            comparisons.summary(mine, metric).set_index(["arm", "concurrency"])["mean"],
+        )
+        against = comparisons.compare(mine, metric, first).set_index(["arm", "concurrency"])
+        for arm in dict.fromkeys(mine["arm"]):
+            row = {"arm": arm, "GPUs": splits.of(arm).gpus}
+            for concurrency in sorted(frame["concurrency"].unique()):
+                value = means.get((arm, concurrency), math.nan)
+                row[str(concurrency)] = (
+                    tables._withheld(mine, arm, concurrency)
+                    if math.isnan(value)
+                    else f"{value:,.1f}{tables._multiple(against, arm, concurrency)}"
+                )
+            rows.append(row)
+    return tables.style(
+        _ranks(rows, frame),
+        f"{tables.METRIC_NAMES.get(metric, metric).capitalize()} by concurrency, and multiple of the "
+        f"model's arm with the fewest {splits.places(frame)} ({tables.labels(frame)})",
+    )
+
+
+def latencies(frame: pandas.DataFrame, metric: str, parts: tuple[str, ...] = ("median", "p99")) -> Styler:
+    """Arms down, concurrencies across: median and p99 of `tpot` or `ttft` in ms, means over repeats."""
+    usable, rows = comparisons.usable(frame), []
+    for arm in dict.fromkeys(frame["arm"]):
+        row = {"arm": arm}
+        for concurrency in sorted(frame["concurrency"].unique()):
+            cells = usable[(usable["arm"] == arm) & (usable["concurrency"] == concurrency)]
+            values = [cells[f"{part}_{metric}_ms"].mean() for part in parts if f"{part}_{metric}_ms" in cells]
+            row[str(concurrency)] = (
+                " / ".join(tables.DASH if math.isnan(value) else f"{value:,.1f}" for value in values)
+                if len(cells)
+                else tables._withheld(frame, arm, concurrency)
+            )
+        rows.append(row)
+    return tables.style(
+        pandas.DataFrame(rows), f"{metric.upper()} in ms by concurrency, {' / '.join(parts)} ({tables.labels(frame)})"
+    )
+
+
+def pipelines(frame: pandas.DataFrame) -> Styler:
+    """The table of `pairs`."""
+    found = splits.pairs(frame)
+    return tables.style(
+        found.rename(columns={"GPUs": splits.places(frame)}),
+        f"A pipeline over tensor parallelism, at equal {splits.places(frame)}: ratios ({tables.labels(frame)})",
+        {name: "{:.2f}×" for name in ("throughput", "TPOT", "TTFT p99") if name in found},
+    )
+
+
+def resources(frame: pandas.DataFrame, places: int | None = None, metric: str = splits.THROUGHPUT) -> Styler:
+    """The table of `accounts`, each model at its lowest and highest concurrency."""
+    found = splits.accounts(frame, places, metric)
+    found = found[found["concurrency"].isin([found["concurrency"].min(), found["concurrency"].max()])].sort_values(
+        ["concurrency", "model"], kind="stable"
+    )
+    price = splits.usd_per_gpu_hour(frame["host"].iloc[0].split(",")[0])
+    about = f"; {price[0]:.2f} USD a GPU and hour, a share of {price[1]}" if price else ""
+    name = tables.METRIC_NAMES.get(metric, metric)
+    formats = {name: "{:,.1f}", "a used one": "{:,.1f}", "a paid one": "{:,.1f}", "USD a million tokens": "{:.2f}"}
+    shown = found.rename(columns={metric: name}).drop(columns="model")
+    return tables.style(
+        shown,
+        f"Equal resources: throughput of each of the {splits.places(frame)}, idle ones counted "
+        f"({tables.labels(frame)}{about})",
+        {column: look for column, look in formats.items() if column in shown},
+    )
+
+
+def predictions_table(cells: pandas.DataFrame) -> Styler:
+    """The table of `predicted`."""
+    found = splits.predicted(cells)
+    shown = found.rename(
+        columns={
+            "tpot_ms": "TPOT predicted (ms)",
+            "measured_tpot_ms": "measured (ms)",
+            splits.THROUGHPUT: "output predicted (tok/s)",
+            "measured_output_throughput": "measured (tok/s)",
+        }
+    )
+    about = predictions.basis(cells["host"].iloc[0]) if len(found) else "no ceilings are known for this host"
+    return tables.style(
+        shown,
+        f"Prediction beside measurement ({tables.labels(cells)}; {about})",
+        {name: "{:,.1f}" for name in shown if name.endswith(")")},
+    )
+
+
+def compared(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> Styler:
+    """Multiples of the model's arm with the fewest GPUs by host: this one, the published ones, the reference study.
+
+    An arm down, a concurrency across.
+    """
+    frames, rows = [cells, *splits.others(cells), splits.of_reference()], []
+    columns = sorted({int(value) for frame in frames for value in frame["concurrency"]})
+    for frame in frames:
+        found = splits.efficiency(frame, metric)
+        for (name, arm), mine in found.groupby(["model", "arm"], sort=False):
+            ratios = mine.set_index("concurrency")["multiple"]
+            rows.append(
+                {
+                    "host": frame["host"].iloc[0],
+                    "arm": arm,
+                    "against": splits.baseline(splits.groups(frame)[name]["arm"]),
+                }
+                | {str(concurrency): ratios.get(concurrency, math.nan) for concurrency in columns}
+            )
+    return tables.style(
+        pandas.DataFrame(rows),
+        f"Multiples of {tables.METRIC_NAMES[metric]} by concurrency and host "
+        f"({'; '.join(dict.fromkeys(map(tables.labels, frames)))})",
+        {str(concurrency): "{:.2f}×" for concurrency in columns},
+    )
+
+
+def verdicts_table(cells: pandas.DataFrame, tolerance: float = verdicts.TOLERANCE) -> Styler:
+    """Against the other hosts and the reference study, model by model, each with the arm of fewest GPUs that both have
+    as baseline: ratios, and why not.
+    """
+    own = verdicts.of_files(cells["host"].iloc[0], list(cells["file"]))
+    found = [
+        verdicts.of_files(name, list(store.Store(name, splits.SECTION, paths.RESULTS_PUBLISHED).newest()["file"]))
+        for name in tables.other_hosts(splits.SECTION, set(cells["host"]))
+    ]
+    rows = []
+    for other in [*found, verdicts.study("reference/a10gx4", splits.SECTION)]:
+        table = splits.verdicts_by_model(own, other, tolerance=tolerance)
+        ratios = table[table["kind"] == "ratio"]
+        counts = {
+            verdict: int((ratios["verdict"] == verdict).sum())
+            for verdict in (verdicts.REPRODUCES, verdicts.DIFFERS, verdicts.NOT_COMPARABLE)
+        }
+        reasons = [tables._reason(rows) for _, rows in ratios.groupby("model", sort=False)]
+        looks = {verdicts.DIFFERS: "fail", verdicts.REPRODUCES: "pass", verdicts.NOT_COMPARABLE: "unknown"}
+        badges = "<br>".join(
+            f'<span class="badge-{looks[verdict]}">{verdict}</span> {count}'
+            for verdict, count in counts.items()
+            if count
+        )
+        rows.append(
+            {
+                "against": other.name,
+                "verdict": badges or tables.badge("unknown"),
+                "found": "<br>".join(dict.fromkeys(reasons)) or "no arm pair in common",
+            }
+        )
+    names = [own.name, *(other.name for other in found)]
+    said = "; ".join([tables.labels(cells), *tables.machines(names, splits.SECTION)])
+    return tables.style(pandas.DataFrame(rows), f"Do the ratios reproduce? ({said})")
+
+
+def links_table(found: dict, label: str) -> Styler:
+    """Measured copies and all-reduces by message size: microseconds and GB/s."""
+    shown = links.rates(found).rename(
+        columns={"name": "what", "bytes": "message (KiB)", "us": "one call (µs)", "gb_s": "GB/s"}
+    )
+    shown["message (KiB)"] /= 1024
+    return tables.style(
+        shown,
+        f"What the links carry ({label})",
+        {"message (KiB)": "{:,.0f}", "one call (µs)": "{:,.1f}", "GB/s": "{:,.3g}"},
+    )
+
+
+def matrix(found: dict, label: str) -> Styler:
+    """Each pair of GPUs: its link, and what the largest copy makes of it each way, GB/s.
+
+    The caption says which EFA interfaces lead to other hosts.
+    """
+    copies = (
+        pandas.DataFrame(
+            [row for row in found.get("measured", []) if row["name"] == "GPU to GPU"], columns=["link", "bytes", "gb_s"]
+        )
+        .sort_values("bytes")
+        .drop_duplicates("link", keep="last")
+        .set_index("link")["gb_s"]
+    )
+    plugged = (found.get("topology") or {}).get("pairs", {})
+    names = dict.fromkeys([*plugged, *("-".join(sorted(pair.split(" to "))) for pair in copies.index)])
+    rows = [
+        {
+            "pair": f"GPU {first} and GPU {second}",
+            "link": plugged.get(f"{first}-{second}"),
+            "there (GB/s)": copies.get(f"{first} to {second}", math.nan),
+            "back (GB/s)": copies.get(f"{second} to {first}", math.nan),
+        }
+        for first, second in (name.split("-") for name in names)
+    ]
+    return tables.style(
+        pandas.DataFrame(rows, columns=["pair", "link", "there (GB/s)", "back (GB/s)"]),
+        f"Pairs of GPUs ({label}{'' if rows else ': none'}; {links.efa(found)})",
+        {name: "{:,.1f}" for name in ("there (GB/s)", "back (GB/s)")},
+    )
+
+
+def instances_table() -> Styler:
+    return tables.style(
+        links.instances(),
+        "Instance types and their links (data sheets; in brackets what the reference study found)",
+        {"GB/s each way": "{:,.0f}", "network (Gbit/s)": "{:,.0f}"},
+    )
+
+
+def scaling(*frames: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Figure:
+    """One panel a host and model: each arm's multiple over concurrency with its interval, and a dashed line at the
+    ideal, as many times as it has GPUs.
+    """
+    parts = []
+    for frame in frames:
+        table = splits.efficiency(frame, metric if metric in frame else "total_token_throughput")
+        arms = [arm.removeprefix(f"{model}-") for arm, model in zip(table["arm"], table["model"], strict=True)]
+        panel = table["model"] + f", {frame['host'].iloc[0]}" if len(frame) else table["model"]
+        parts.append(table.assign(split=arms, panel=panel))
+    rows = pandas.concat(parts, ignore_index=True)
+    grid = drawing.lines(rows, "concurrency", "multiple", "split", "panel", across=3, height=2.7)
+    for panel, axis in grid.axes_dict.items():
+        cells = rows[rows["panel"] == panel]
+        for ideal in sorted(set(cells["gpus"])):
+            axis.axhline(ideal, color="black", linestyle="--", linewidth=0.9)
+        axis.axhline(1, color="black", linewidth=0.9)
+        drawing.concurrency_axis(axis, cells)
+        axis.set_ylim(bottom=0)
+    grid.set_axis_labels("concurrency", "multiple of\nthe smallest arm")
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, " | ".join(filter(None, dict.fromkeys(map(drawing.of, frames)))))
+    return grid.figure
+
+
+def bandwidths(found: dict, label: str) -> Figure:
+    """All-reduce and copy bandwidth over message size."""
+    table = links.rates(found)
+    grid = drawing.lines(table, "bytes", "gb_s", "name", height=3.4)
+    if len(table):
+        grid.set(xscale="log", yscale="log")
+        grid.ax.set_xscale("log", base=2)
+    grid.set_axis_labels("message (bytes)", "GB/s")
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, label)
+    return grid.figure
+
+
+def _ranks(rows: list[dict], frame: pandas.DataFrame) -> pandas.DataFrame:
+    return pandas.DataFrame(rows).rename(columns={"GPUs": splits.places(frame)})

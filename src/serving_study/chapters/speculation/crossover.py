@@ -1,0 +1,50 @@
+"""More concurrencies where a crossover lies."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas
+
+from ...analysis import comparisons
+from ...measure import sweeps
+from ...measure.sweeps import Plan, Results
+
+
+def narrow(
+    plan: Plan,
+    results: Results,
+    *,
+    cells: int | None = None,
+    metric: str = "output_throughput",
+    baseline: str = "baseline",
+) -> pandas.DataFrame:
+    """Measure up to `cells` more concurrencies an arm (None: the plan's `crossover_cells`) where its crossover lies,
+    the baseline at the same ones, and return all cells.
+
+    One more life of a server for each arm whose crossover can be narrowed, and one of the baseline's. The loads in
+    between take their number of prompts from those around them."""
+    frame, by_name = results.frame(), {arm.name: arm for arm in plan.arms}
+    cells = plan.parameters.get("crossover_cells", 0) if cells is None else cells
+    if baseline not in set(frame["arm"]) or cells < 1:
+        return frame
+    highest = by_name[baseline].options.get("max_num_seqs") or max(load.concurrency for load in plan.loads)
+    wanted = {
+        crossing.arm: comparisons.between(crossing, cells, highest)
+        for crossing in comparisons.crossings(frame, metric, baseline)
+    }
+    wanted = {arm: found for arm, found in wanted.items() if found}
+    if not wanted:
+        return frame
+    known = [load.concurrency for load in plan.loads]
+    rounds = [load.prompts / load.concurrency for load in plan.loads]
+    loads = {
+        c: replace(plan.loads[0], concurrency=c, prompts=c * math.ceil(np.interp(c, known, rounds)))
+        for found in wanted.values()
+        for c in found
+    }
+    parts = [frame]
+    for names, concurrencies in [([baseline], sorted(loads))] + [([arm], found) for arm, found in wanted.items()]:
+        more = replace(plan, arms=tuple(by_name[name] for name in names), loads=tuple(loads[c] for c in concurrencies))
+        parts.append(sweeps.run(more).frame())
+    return pandas.concat(parts, ignore_index=True)

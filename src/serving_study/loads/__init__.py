@@ -1,0 +1,201 @@
+"""`Load`: one traffic pattern, and the load generator that drives it: `vllm bench serve`, for every engine.
+
+The generator is one long-lived worker inside the engine's environment (`engine_side/bench_worker.py`): its imports take
+7 to 15 seconds, which would otherwise be paid for every cell. What can mislead: `vllm bench serve` returns normally
+when every request failed, so that its result is evidence to be checked, never a success by itself."""
+
+import contextlib
+import json
+import os
+import random
+import select
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..engines import vllm
+from ..environments import ENGINE_SIDE, Environment
+from ..errors import LoadError, ServerError
+from ..servers import Server, died, tail
+from . import prompts
+from .datasets import Dataset
+from .prompts import Exact
+
+PERCENTILES = "50,95,99"
+
+
+@dataclass(frozen=True)
+class Load:
+    """`prompts` requests from `dataset`, at most `concurrency` in flight, sent as fast as that allows.
+
+    `output_tokens` fixes the length of every answer (None: as long as the dataset's own answer); with `ignore_eos` the
+    model may not stop earlier. `temperature` None leaves the sampling to the server's defaults."""
+
+    concurrency: int
+    prompts: int
+    dataset: Dataset | Exact
+    output_tokens: int | None = None
+    temperature: float | None = None
+    ignore_eos: bool = True
+    seed: int = 42
+
+    @property
+    def name(self) -> str:
+        return ",".join(filter(None, (self.dataset.label, f"concurrency={self.concurrency}")))
+
+    def identity(self) -> dict:
+        return {**asdict(self), "dataset": self.dataset.identity()}
+
+    def seed_of(self, repeat: int) -> int:
+        """Each cell draws its own prompts; all arms draw the same."""
+        return random.Random(f"{self.seed}/{self.concurrency}/{repeat}").randrange(2**31)
+
+    def arguments(self, *, url: str, model: str, tokenizer: str, repeat: int) -> list[str]:
+        """The command line for `vllm bench serve`."""
+        words = [
+            "--backend",
+            "vllm",
+            "--base-url",
+            url,
+            "--endpoint",
+            "/v1/completions",
+            "--model",
+            model,
+            "--tokenizer",
+            tokenizer,
+        ]
+        words += self.dataset.arguments(self, tokenizer, repeat)
+        words += [
+            "--num-prompts",
+            str(self.prompts),
+            "--max-concurrency",
+            str(self.concurrency),
+            "--seed",
+            str(self.seed_of(repeat)),
+        ]
+        words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", PERCENTILES]
+        words += ["--save-detailed", "--disable-tqdm", "--ready-check-timeout-sec", "0", "--header", "Connection=close"]
+        if self.output_tokens is not None:
+            words += [self.dataset.length_option, str(self.output_tokens)]
+        if self.temperature is not None:
+            words += ["--temperature", str(self.temperature)]
+        if self.ignore_eos:
+            words.append("--ignore-eos")
+        return words
+
+
+class Generator:
+    """The worker, started at once and ready when first used, and again when it has ended. A context manager; one load
+    at a time.
+
+    Loads are numbered, and so are their answers: a load that was given up (its server died or hung) is answered later,
+    and that answer may not pass for the next load's."""
+
+    def __init__(self, environment: Environment, log: Path):
+        self.environment, self.log, self._loads = environment, log, 0
+        self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [self.environment.python, ENGINE_SIDE / "bench_worker.py", self.log],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={
+                **{name: value for name, value in os.environ.items() if name not in vllm.DROPPED},
+                **vllm.caches(),
+                "NO_COLOR": "1",
+                "VLLM_LOGGING_COLOR": "0",
+                "HF_HUB_OFFLINE": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                "VLLM_NO_USAGE_STATS": "1",
+                "PYTHONDONTWRITEBYTECODE": "",
+                "CUDA_VISIBLE_DEVICES": "",
+                "no_proxy": "127.0.0.1",
+                "NO_PROXY": "127.0.0.1",
+            },
+        )
+        self._buffer, self.import_s = b"", None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self) -> None:
+        """End the worker, in the middle of a load if need be."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        prompts.forget()
+
+    def wait_until_ready(self, timeout_s: float = 180) -> float:
+        """Wait for the imports; returns the seconds that they took."""
+        if self.import_s is None:
+            self.import_s = self._answer(time.monotonic() + timeout_s, None)["import_s"]
+        return self.import_s
+
+    def run(self, load: Load, server: Server, *, tokenizer: str, repeat: int = 0, timeout_s: float = 3600) -> dict:
+        """Drive `load` against `server`; `{"result": …, "client": …}` as the worker answers.
+
+        Of requests that come one by one, where the data set asks for it, `watched` has the server's counters after
+        each. Raises ServerError when the server dies meanwhile, LoadError when the load cannot be driven or does not
+        end in time."""
+        if self._process.poll() is not None:
+            self.close()
+            self._start()
+        self.wait_until_ready()
+        arguments = load.arguments(url=server.url, model=server.arm.model.name, tokenizer=tokenizer, repeat=repeat)
+        self._loads += 1
+        with contextlib.suppress(BrokenPipeError):  # the answer says how the worker ended
+            self._process.stdin.write(
+                json.dumps(
+                    {"id": self._loads, "arguments": arguments}
+                    | ({"watch": vllm.WATCHED} if load.concurrency == 1 and load.dataset.sequence else {})
+                ).encode()
+                + b"\n"
+            )
+            self._process.stdin.flush()
+        deadline = time.monotonic() + timeout_s
+        while (answer := self._answer(deadline, server)).get("id") != self._loads:
+            pass
+        if not answer["ok"]:
+            raise LoadError(f"the load {load.name} could not be driven", value=answer["error"], next=f"less {self.log}")
+        return answer
+
+    def _answer(self, deadline: float, server: Server | None) -> dict:
+        while b"\n" not in self._buffer:
+            if server is not None and not server.alive():
+                raise died(server.arm, server.log, server.warden.returncode)
+            if time.monotonic() > deadline:
+                if server is None:
+                    raise LoadError(
+                        "the load generator did not get ready",
+                        value="its imports took too long",
+                        next=f"less {self.log}",
+                    )
+                raise ServerError(
+                    f"{server.arm.name}: the load did not end",
+                    reason="the server stopped answering within the time allowed",
+                    log=server.log,
+                    last_lines=tail(server.log),
+                )
+            if select.select([self._process.stdout], [], [], 0.2)[0]:
+                chunk = os.read(self._process.stdout.fileno(), 1 << 20)
+                if not chunk:
+                    lines = "\n".join(f"    | {line}" for line in tail(self.log))
+                    raise LoadError(
+                        "the load generator ended",
+                        value=f"exit code {self._process.wait()}\n{lines}",
+                        next=f"less {self.log}",
+                    )
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)

@@ -1,0 +1,172 @@
+"""The prompts that a load is made of, always as a local file with a known digest.
+
+`own` is the set under `data/prompts/`; `sharegpt` is ShareGPT from the hub, pinned by revision and digest, cut once to
+its first usable conversations so that the load generator does not read 640 MB for every cell; anything else is a path
+to a file in ShareGPT's format, as a JSON list or as JSON Lines (`conversations` reads and checks it). The book's own
+take ShareGPT's place only where the hub is out of reach and `auto` was asked for; any other failure is an error."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from .. import paths
+from ..environments import Environment
+from ..errors import DatasetError
+from ..models import hub
+from . import conversations
+
+OWN = paths.DATA / "prompts" / "conversations.json"
+SHAREGPT_REPOSITORY = "anon8231489123/ShareGPT_Vicuna_unfiltered"
+SHAREGPT_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
+SHAREGPT_REVISION = "192ab2185289094fc556ec8ce5ce1e8e587154ca"
+SHAREGPT_SHA256 = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"
+SHAREGPT_KEPT = 20_000
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A file in ShareGPT's format, and the digest of its bytes; `in_place_because` is why it stands in for another."""
+
+    name: str
+    path: Path
+    sha256: str
+    conversations: int
+    in_place_because: str | None = None
+
+    length_option: ClassVar[str] = "--sharegpt-output-len"
+    label: ClassVar[str] = ""
+    sequence: ClassVar[bool] = False
+
+    def identity(self) -> dict:
+        return {"name": self.name, "sha256": self.sha256}
+
+    def arguments(self, load, tokenizer: str, repeat: int) -> list[str]:
+        """`vllm bench serve`'s options for the data set."""
+        return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
+
+    def reads(self, load) -> int:
+        """Prompt tokens of the whole load that an estimate has to reckon with: a data set's prompts are short."""
+        return 0
+
+    def sized(self, load, start: dict):
+        """The load as a server's start settles it (`prompts` has loads that depend on it)."""
+        return load
+
+    def primers(self, load, tokenizer: str, repeat: int) -> list[str]:
+        """Prompts to be sent, and not counted, before the load."""
+        return []
+
+    def evidence(self, load, block_tokens: int | None, capacity_tokens: int | None) -> dict | None:
+        """What is expected of the server's cache; None where every prompt is new."""
+        return None
+
+
+def resolve(name: str, *, environment: Environment | None = None, say: Callable[[str], None] = print) -> Dataset:
+    """The dataset `name`: `own`, `sharegpt`, `auto` (sharegpt where the hub answers, else own), or a file's path.
+
+    Raises DatasetError for a missing or malformed file, and for a digest other than the pinned one.
+    """
+    if name == "own":
+        return load(OWN, "own")
+    if name in ("sharegpt", "auto"):
+        return _sharegpt(environment, name == "auto", say)
+    return load(Path(name).expanduser(), Path(name).name)
+
+
+def load(path: Path, name: str) -> Dataset:
+    """Read and check a file in ShareGPT's format. One of JSON Lines is written once more as the list that the load
+    generator reads; the digest stays that of the file given.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            "no such dataset",
+            value=path if isinstance(error, FileNotFoundError) else f"{path} ({error.strerror})",
+            allowed="own, sharegpt, auto, or a file in ShareGPT's format",
+            next=f"ls {path.parent}",
+        ) from None
+    rows, as_list = conversations.read(content, path)
+    if not conversations.usable(rows, path):
+        raise DatasetError("no conversation with two turns", value=path, allowed="at least one")
+    digest = hashlib.sha256(content).hexdigest()
+    if not as_list:
+        path = paths.CACHE / "datasets" / f"{path.stem}-{digest[:12]}.json"
+        if not path.is_file():
+            _written(path, rows)
+    return Dataset(name, path, digest, len(rows))
+
+
+def check_digest(path: Path, expected: str) -> None:
+    """Raises DatasetError, and leaves the file alone, when its digest is not `expected`."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise DatasetError(
+            f"{path.name} is not the pinned file",
+            value=f"sha256 {found}",
+            allowed=expected,
+            next=f"rm {path}, then the same command again",
+        )
+
+
+def cut(source: Path, out: Path, keep: int = SHAREGPT_KEPT) -> Path:
+    """The first `keep` conversations that have two turns, in file order."""
+    rows = [row for row in json.loads(source.read_bytes()) if len(row["conversations"]) >= 2][:keep]
+    return _written(out, rows)
+
+
+def _written(out: Path, rows: list) -> Path:
+    """`out` with these rows, whole or not at all. Raises DatasetError when the disk does not take it."""
+    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(rows))
+        temporary.rename(out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise DatasetError(
+            "prompts could not be kept",
+            value=f"{out}: {error.strerror}",
+            allowed="a writable folder with free space",
+            next=f"df -h {paths.CACHE}",
+        ) from None
+    return out
+
+
+def _sharegpt(environment: Environment | None, auto: bool, say: Callable[[str], None]) -> Dataset:
+    """ShareGPT as it lies in the cache, or fetched; with `auto` and the hub out of reach, the book's own prompts."""
+    out = paths.CACHE / "datasets" / f"sharegpt-{SHAREGPT_REVISION[:12]}-first-{SHAREGPT_KEPT}.json"
+    if out.is_file():
+        return load(out, "sharegpt")
+    if environment is None:
+        fetched = hub.Fetched(None, "nothing is fetched for a plan", out_of_reach=True)
+    else:
+        fetched = hub.fetch(
+            environment,
+            SHAREGPT_REPOSITORY,
+            kind="dataset",
+            revision=SHAREGPT_REVISION,
+            file=SHAREGPT_FILE,
+            deadline_s=hub.FILE_S,
+            say=say,
+        )
+    if fetched.path:
+        say("ShareGPT fetched; checking its digest and cutting it (once)")
+        check_digest(fetched.path, SHAREGPT_SHA256)
+        return load(cut(fetched.path, out), "sharegpt")
+    if auto and fetched.out_of_reach:
+        say(f"no hub within reach ({fetched.reason}): the book's own prompts take ShareGPT's place")
+        return replace(load(OWN, "own"), in_place_because=fetched.reason)
+    raise DatasetError(
+        "ShareGPT could not be fetched",
+        value=f"{SHAREGPT_REPOSITORY} ({fetched.reason})",
+        allowed="own, auto where the hub is out of reach, or a file in ShareGPT's format",
+        next="mend that, then the same command again; or set dataset = 'own'",
+    )

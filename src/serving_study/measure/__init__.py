@@ -1,0 +1,1 @@
+"""A plan, and carrying it out."""

@@ -1,0 +1,213 @@
+"""Tiers below the device's KV cache: whether one gives anything back, before a sweep, and what moved in and out of it,
+for each cell.
+
+`probe` sends one prompt twice; in between, an arm with a tier has its device's cache emptied, so that what is found
+came from below. `look` reads what counts bytes, before a load and after it, and `moved` is the difference. What can
+mislead: only vLLM's own offloading counts bytes; LMCache counts its pieces and tokens, whose size the model settles,
+and files on disk are weighed. Where LMCache runs inside the engine it does not tell which of two tiers a token came
+back from.
+
+    >>> moved(arm, before, after, external_tokens=512.0)           # doctest: +SKIP
+    {'in_bytes': 23592960, 'out_bytes': 23592960, 'tiers': {'disk': …}, 'counted': 'files weighed; …'}
+"""
+
+import contextlib
+import os
+import re
+import stat
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from ... import servers
+from ...engines import logs, vllm
+from ...engines.arms import Arm
+from ...errors import LoadError, ModelError, ServerError
+from ...loads import Load, prompts
+from ...models import shapes
+from ...servers import metrics
+from ...servers.metrics import Snapshot
+
+TECHNIQUES = {
+    "prefix": "the device",
+    "offload": "the tier below the device",
+}  # where each kind of arm has to find what it computed before
+ATTEMPTS, APART_S = 6, 0.5  # what goes below is on its way when the answer is there already
+SETTLE_S = 5.0
+STORED = re.compile(r"Stored (\d+) out of total \d+ tokens")
+
+
+def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
+    """`probe_device_tokens` and `probe_external_tokens` of a prompt that was sent before; empty for an arm that is not
+    about the cache, or whose prefixes are shorter than a block.
+
+    The prompt is as long as the shortest of the loads that a cache can give anything of, and like none of theirs.
+    Raises ServerError when nothing is found where the arm's technique has to find it: every cell would be of a cache
+    that does nothing."""
+    block = metrics.block_tokens(metrics.scrape(server.url)) if arm.technique in TECHNIQUES else None
+    sizes = sorted(
+        (load.dataset.shared, load.dataset.own)
+        for load in loads
+        if isinstance(load.dataset, prompts.Exact) and block and load.dataset.reused(block)
+    )
+    if not sizes:
+        return {}
+    [prompt] = prompts.exact(Path(arm.model.folder), [(0, -1)], *sizes[0], f"probe/{prompts.VERSION}")
+    servers.fill(server, prompt, "the probe of the cache")
+    for _ in range(ATTEMPTS):
+        if arm.technique == "offload":
+            _empty_device(server)
+        before = metrics.scrape(server.url)
+        servers.fill(server, prompt, "the probe of the cache")
+        counts = metrics.difference(before, metrics.scrape(server.url), (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS))
+        found = {"probe_device_tokens": counts[vllm.PREFIX_HITS], "probe_external_tokens": counts[vllm.EXTERNAL_HITS]}
+        if counts[vllm.EXTERNAL_HITS if arm.technique == "offload" else vllm.PREFIX_HITS]:
+            return found
+        time.sleep(APART_S)
+    device, external = (found[name] or 0 for name in found)
+    reason = (
+        f"a prompt of {sum(sizes[0])} tokens, sent {ATTEMPTS + 1} times, was found nowhere in "
+        f"{TECHNIQUES[arm.technique]} ({device:.0f} tokens from the device, {external:.0f} from below, at last)"
+    )
+    raise ServerError(
+        f"{arm.name}: the probe of its cache found nothing",
+        reason=reason,
+        log=server.log,
+        last_lines=servers.tail(server.log),
+    )
+
+
+def _empty_device(server) -> None:
+    """Ask for an empty device cache.
+
+    The answer is not believed (it has been 200 for nothing done): the counters of the next request are.
+    """
+    try:
+        with metrics.DIRECT.open(
+            urllib.request.Request(f"{server.url}/reset_prefix_cache", b"", {"Connection": "close"}), timeout=30
+        ):
+            pass
+    except (urllib.error.URLError, OSError) as error:
+        server.require_alive(servers.LAST_WORDS_S)
+        raise LoadError(
+            "the device's cache cannot be emptied for the probe",
+            value=f"POST /reset_prefix_cache: {error}",
+            allowed="an engine that has it",
+            next=f"less {server.log}",
+        ) from None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What counts bytes at one moment: the engine's counters, those of the server beside it, files on disk (bytes),
+    tokens that the log says were stored.
+    """
+
+    engine: Snapshot
+    sidecar: Snapshot | None = None
+    files_bytes: int | None = None
+    stored_tokens: int | None = None
+
+
+def look(arm: Arm, server: servers.Server, engine: Snapshot) -> Look | None:
+    """Read them, once the server beside has nothing under way; None for an arm without a tier."""
+    if arm.technique != "offload":
+        return None
+    sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
+    files = weigh(servers.scratch(arm)) if arm.scratch else None
+    stored = [int(tokens) for tokens in STORED.findall(logs.read(server.log))] if in_process(arm) else None
+    return Look(engine, sidecar, files, None if stored is None else sum(stored))
+
+
+def weigh(folder: Path) -> int:
+    """Bytes of the files below `folder` now; one that its server takes away meanwhile counts for nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                about = os.stat(os.path.join(place, name))
+                total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+    return total
+
+
+def in_process(arm: Arm) -> bool:
+    """Whether LMCache runs inside the engine, set up by variables."""
+    return any(name.startswith("LMCACHE_") for name in arm.environment)
+
+
+def _settled(url: str) -> Snapshot:
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        found = metrics.scrape(url)
+        pending = (found.total(vllm.CHUNKS_HANDED_ON) or 0) - (found.total(vllm.CHUNKS_TO_DISK) or 0)
+        if not found.total(vllm.EVENTS_QUEUED) and not pending or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def token_bytes(arm: Arm) -> int | None:
+    """KV cache that one token of the arm takes, all ranks together; None for a model whose arithmetic is not known."""
+    options = arm.options
+    element = (
+        1
+        if str(options.get("kv_cache_dtype", "auto")).startswith("fp8")
+        else 4
+        if options.get("dtype") == "float32"
+        else None
+    )
+    try:
+        return shapes.load(arm.model.folder).kv_bytes_per_token(element_bytes=element)
+    except ModelError:
+        return None
+
+
+def _bytes(tokens: float | None, each: int | None) -> int | None:
+    return None if tokens is None or each is None else round(tokens * each)
+
+
+def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens: float | None) -> dict | None:
+    """Bytes that went below the device (`in_bytes`) and came back to it (`out_bytes`), the same by tier in `tiers`
+    (`memory`, `disk`; None where it is not told), and how they were `counted`; None for an arm without a tier.
+    """
+    if before is None or after is None:
+        return None
+    each = token_bytes(arm)
+    back = _bytes(external_tokens, each)
+    if after.sidecar:
+        size = arm.sidecar.options["chunk_size"]
+        written, to_disk, from_disk = (
+            size * ((after.sidecar.total(name) or 0) - (before.sidecar.total(name) or 0))
+            for name in (vllm.CHUNKS_WRITTEN, vllm.CHUNKS_TO_DISK, vllm.CHUNKS_FROM_DISK)
+        )
+        new = _bytes(written - from_disk, each)  # what comes from disk is written to memory first
+        tiers = {"memory": {"in_bytes": new, "out_bytes": back}}
+        if "l2_adapter" in arm.sidecar.options:
+            tiers["disk"] = {"in_bytes": _bytes(to_disk, each), "out_bytes": _bytes(from_disk, each)}
+        return {
+            "in_bytes": new,
+            "out_bytes": back,
+            "tiers": tiers,
+            "counted": "pieces by the LMCache server, tokens by the engine",
+        }
+    counts = metrics.difference(before.engine, after.engine, (vllm.STORED_BYTES, vllm.LOADED_BYTES))
+    if counts[vllm.STORED_BYTES] is not None or counts[vllm.LOADED_BYTES] is not None:
+        found = {"in_bytes": counts[vllm.STORED_BYTES], "out_bytes": counts[vllm.LOADED_BYTES] or 0}
+        return found | {"tiers": {"memory": found}, "counted": "bytes by the engine"}
+    wrote = None if after.files_bytes is None else after.files_bytes - before.files_bytes
+    stored = None if after.stored_tokens is None else _bytes(after.stored_tokens - before.stored_tokens, each)
+    in_memory = in_process(arm) and str(arm.environment.get("LMCACHE_LOCAL_CPU")) == "True"
+    both = in_memory and arm.scratch
+    tiers = {"memory": {"in_bytes": stored, "out_bytes": None if both else back}} if in_memory else {}
+    tiers |= {"disk": {"in_bytes": wrote, "out_bytes": None if both else back}} if arm.scratch else {}
+    ways = [
+        way
+        for way, there in (
+            ("files weighed", arm.scratch),
+            ("tokens stored by LMCache's log", in_memory),
+            ("tokens given back by the engine", True),
+        )
+        if there
+    ]
+    return {"in_bytes": stored if in_memory else wrote, "out_bytes": back, "tiers": tiers, "counted": ", ".join(ways)}

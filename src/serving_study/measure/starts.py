@@ -1,0 +1,177 @@
+"""Plans that start servers and send them no load: each is started as configured, what it says of its memory is kept,
+and the next one comes.
+
+For figures that a start settles: how many tokens the KV cache holds. A start that the engine itself refuses is a
+result, and stands like one that succeeds; one that this machine stood in the way of (too little memory free, a
+deadline) is tried again. What can mislead: on a CPU the KV cache is as large as it was told to be, on a GPU what
+weights and the profiling run leave.
+
+    >>> from serving_study.chapters import sections
+    >>> from serving_study.measure import starts
+    >>> starts.run(sections.plan("7-hybrid")).starts()                                       # doctest: +SKIP
+"""
+
+import re
+import time
+from collections.abc import Callable
+
+from .. import engines, files, servers
+from ..engines import logs, vllm
+from ..engines.arms import Arm
+from ..errors import StoreError, StudyError
+from ..hardware import hosts
+from ..results import store
+from ..results.store import Run, Store
+from ..servers import metrics
+from . import sweeps
+from .sweeps import Plan, Results
+
+NEEDED = re.compile(r"\((?P<needed>[\d.]+) GiB KV cache is needed")
+GIVEN = re.compile(r"Explicitly set \((?P<given>[\d.]+)/[\d.]+\) GiB for KV cache")
+LONGEST = re.compile(r"estimated maximum model length is (?P<longest>\d+)")
+
+
+def stands(start: dict | None) -> bool:
+    """Whether a start record is a result: the server came up, cannot be, or ended by itself."""
+    return start is not None and (start["outcome"] in ("ok", "unsupported") or start.get("exit_code") is not None)
+
+
+def pending(plan: Plan, known: Store, fresh: bool = False) -> list[Arm]:
+    """The arms that are to be started: those without a result, and with `fresh` all that can be."""
+    recorded = {} if fresh else known.starts_by_key()
+    return [arm for arm in plan.arms if not arm.unsupported and not stands(recorded.get(plan.arm_key(arm)))]
+
+
+def run(plan: Plan, *, fresh: bool = False) -> Results:
+    """Start what has no result yet, one server after the other, and return all of it.
+
+    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
+    recorded."""
+    known = Store(plan.host.name, plan.section)
+    result = Results(plan, known)
+    if not plan.arms:
+        return result
+    with known.lock():
+        store.name_results_folder()
+        recorded = known.starts_by_key()
+        wanted = pending(plan, known, fresh)
+        unsupported = [
+            arm
+            for arm in plan.arms
+            if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported
+        ]
+        if wanted or unsupported:
+            result.run = known.new_run()
+            _start_all(plan, known, result.run, wanted, unsupported)
+    return result
+
+
+def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupported: list[Arm]) -> None:
+    record, began = sweeps.record_of(plan), time.monotonic()
+    start_s = plan.estimate(known, {}).start_s
+    files.write(run.folder / "run.json", record)
+    bar = sweeps.Progress(start_s * len(wanted), len(wanted))
+    try:
+        for arm in unsupported:
+            sweeps.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+        for arm in wanted:
+            bar.show(f"{arm.name}: server starting")
+            if reason := _start(plan, run, arm):
+                bar.say(f"{arm.name} failed: {reason}")
+            bar.advance(start_s, cell=True)
+            known.rebuild(run)
+    finally:
+        bar.close()
+        files.write(
+            run.folder / "run.json",
+            record | {"timing": {"start": round(time.monotonic() - began, 3)}, "ended": files.now()},
+        )
+        known.rebuild(run)
+
+
+def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
+    """One server's life, and its record; returns why it failed.
+
+    What fails once the figures are known (memory that does not come back) is added to the record of a good start.
+    """
+    figures = {}
+    folder, began, free = (
+        run.start_folder(arm.name),
+        time.monotonic(),
+        [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else [],
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
+            figures = server.start
+            figures = figures | cache(metrics.scrape(server.url))
+            sweeps.write_start(plan, run, arm, "ok", figures=figures)
+        servers.wait_for_gpu_memory(plan.host, free)
+    except StoreError:
+        raise
+    except StudyError as error:
+        failure, whole = sweeps.failure_of(error, time.monotonic() - began), logs.read(folder / "server.log")
+        if failure["reason"].endswith(servers.UNSAID):  # its processes went on writing while they ended
+            failure["reason"] = engines.get(arm.engine).cause(whole) or failure["reason"]
+        if (folder / "start.json").is_file():
+            sweeps.write_start(plan, run, arm, "ok", figures=figures, later=failure)
+        else:
+            sweeps.write_start(plan, run, arm, "failed", figures=said(whole) | figures, **failure)
+        return failure["reason"]
+    return None
+
+
+def cache(snapshot: metrics.Snapshot) -> dict:
+    """What a server's `vllm:cache_config_info` says of its KV cache: `blocks`, `block_tokens`, a rank's `kv_cache_gib`
+    where it was told and not found out, and the log's two figures once more, unrounded.
+
+    Of several engines behind one port, the first; what is not there is missing.
+    """
+    labels = next((dict(labels) for name, labels in snapshot.series if name == vllm.CACHE), {})
+    named = {"blocks": "num_gpu_blocks", "block_tokens": "block_size", "kv_cache_tokens": "kv_cache_size_tokens"}
+    found = {figure: int(labels[label]) for figure, label in named.items() if labels.get(label, "").isdigit()}
+    if labels.get("kv_cache_memory_bytes", "").isdigit():
+        found["kv_cache_gib"] = int(labels["kv_cache_memory_bytes"]) / hosts.GIB
+    concurrency = labels.get("kv_cache_max_concurrency", "")
+    return found | ({"max_concurrency": float(concurrency)} if re.fullmatch(r"\d+(\.\d+)?", concurrency) else {})
+
+
+def said(log: str) -> dict:
+    """What the log of a server that failed says of its KV cache: of one that refuses its `max_model_len` the
+    `kv_gib_needed` for one request of that length and the `longest_tokens` that would fit; of one that failed later the
+    figures of its start, and the `kv_cache_gib` that a CPU's was given.
+    """
+    found = vllm.parse_start(log)
+    for name, pattern, kind in (
+        ("kv_cache_gib", GIVEN, float),
+        ("kv_gib_needed", NEEDED, float),
+        ("longest_tokens", LONGEST, int),
+    ):
+        if match := pattern.search(log):
+            found[name] = kind(match[1])
+    return found
+
+
+def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
+    """Print what is started, what has a result already, what cannot run here and why; returns the estimated minutes."""
+    wanted = {arm.name for arm in pending(plan, known, fresh)}
+    say(
+        f"section {plan.section} on {plan.host.name} with vLLM "
+        f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
+    )
+    width = max((len(arm.name) for arm in plan.arms), default=0)
+    for arm in plan.arms:
+        state = (
+            f"cannot run here: {arm.unsupported}"
+            if arm.unsupported
+            else "to be started"
+            if arm.name in wanted
+            else "has its result already"
+        )
+        label = ", random weights" if arm.weights == "random" and not arm.unsupported else ""
+        say(f"  {arm.name:<{width}}  {state}{label}")
+    for note in plan.notes:
+        say(f"  note: {note}")
+    minutes = plan.estimate(known, {}).start_s * len(wanted) / 60
+    say(f"estimated: {minutes:.1f} minutes")
+    return minutes

@@ -1,0 +1,1 @@
+"""A model as an engine is given it, and what its config.json alone says."""

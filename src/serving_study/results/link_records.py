@@ -1,0 +1,32 @@
+"""What connects a host's GPUs, and what that carries, kept beside a section's runs (`links.json`)."""
+
+from pathlib import Path
+
+from .. import files, paths
+from ..errors import StudyError
+from ..hardware import links
+from . import store
+
+
+def of(plan, *, again: bool = False) -> dict:
+    """This host's links as a section keeps them beside its runs (`links.json`): `here`, and what was `measured`;
+    measured once.
+
+    A measurement that fails is recorded as `failed`, with the reason.
+    """
+    file = store.Store(plan.host.name, plan.section).folder / "links.json"
+    if file.is_file() and not again:
+        return files.read(file)
+    found = {"host": plan.host.identity(), "at": files.now()} | links.here()
+    try:
+        found["measured"] = links.measure(plan.host, plan.environment)
+    except (TimeoutError, StudyError) as error:
+        found |= {"measured": [], "failed": str(error)}
+    files.write(file, found)
+    return found
+
+
+def published(host: str, section: int, root: Path | None = None) -> dict | None:
+    """Another host's `links.json`, or None."""
+    file = store.Store(host, section, root or paths.RESULTS_PUBLISHED).folder / "links.json"
+    return files.read(file) if file.is_file() else None

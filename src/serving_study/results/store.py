@@ -1,0 +1,385 @@
+"""Results on disk: `data/results/HOST/section-N/RUN/`, every file whole or absent, every cell under the key of what
+decided it.
+
+`run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are what was measured; `cells.csv` and `starts.csv`
+are derived from them at any time (`rebuild`). HOST is a host's name (`hosts.Host.name`): a folder is one machine's, and
+where cells of several are in one, as of two machines with the same card, `newest` is of the machine of the newest cell.
+The records of a cell's requests lie beside it in `repeat=N.requests.json` and are written first, so that a cell that is
+there is complete. Cells of all runs of a host and section are found by key, which is why a run that was killed loses
+only the cell in flight.
+
+    >>> from serving_study.results import store
+    >>> store.Store("h200x1", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
+"""
+
+import datetime
+import fcntl
+import json
+import os
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas
+
+from .. import files, paths
+from ..errors import ParameterError, StoreError
+from ..hardware import hosts
+from ..hardware.hosts import Host
+from . import certificates
+
+SCHEMA = 1
+NEWEST = "newest"  # in place of a model or a temperature: those of the newest cell
+FOLDER_ID = ".results-folder-id"
+METRICS = (
+    "completed failed duration request_throughput output_throughput total_token_throughput "
+    "total_input_tokens total_output_tokens "
+    "mean_ttft_ms median_ttft_ms p95_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms p95_tpot_ms p99_tpot_ms "
+    "mean_itl_ms median_itl_ms p95_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p95_e2el_ms p99_e2el_ms"
+).split()
+SPECULATION = ("acceptance_rate", "acceptance_length", "drafts", "drafted_tokens", "accepted_tokens")
+CELL_COLUMNS = (
+    "host",
+    "section",
+    "run",
+    "arm",
+    "load",
+    "concurrency",
+    "repeat",
+    "certificate",
+    *METRICS,
+    *SPECULATION,
+    "temperature",
+    "weights",
+    "acceptance",
+    "engine",
+    "at",
+    "key",
+)
+START_COLUMNS = (
+    "host",
+    "section",
+    "run",
+    "arm",
+    "outcome",
+    "reason",
+    "weights_gib",
+    "kv_cache_tokens",
+    "max_concurrency",
+    "startup_s",
+    "weights",
+    "at",
+    "key",
+)
+
+
+def results_folder_id() -> str | None:
+    """Whose results folder this is: a random name kept in it and never published, which a cell's key contains.
+
+    Without it a fresh clone on equal hardware would take the published cells for its own measurement. It says nothing
+    of the machine, which `hosts.Host.identity` does. None until `name_results_folder`.
+    """
+    file = paths.RESULTS / FOLDER_ID
+    return file.read_text().strip() if file.is_file() else None
+
+
+def name_results_folder() -> None:
+    """Give this results folder its name, once."""
+    if results_folder_id() is None:
+        files.write(paths.RESULTS / FOLDER_ID, uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def start_folder(self, arm: str) -> Path:
+        return self.folder / "arms" / arm
+
+    def cell_file(self, arm: str, load: str, repeat: int) -> Path:
+        return self.folder / "cells" / arm / load / f"repeat={repeat}.json"
+
+    def start_files(self) -> list[Path]:
+        return sorted(self.folder.glob("arms/*/start.json"))
+
+    def write_cell(self, cell: dict, requests: list[dict]) -> Path:
+        """Store a cell and its requests' records; the cell's file comes last."""
+        file = self.cell_file(cell["arm"], cell["load"], cell["repeat"])
+        files.write(file.with_suffix(".requests.json"), json.dumps(requests, separators=(",", ":")))
+        files.write(file, {"schema": SCHEMA, **cell})
+        return file
+
+
+class Store:
+    """The results of one host and section."""
+
+    def __init__(self, host: str, section: int | str, root: Path | None = None):
+        self.host, self.section = host, section
+        self.folder = (root or paths.RESULTS) / host / f"section-{section}"
+
+    @contextmanager
+    def lock(self):
+        """Holds the folder for one run. Raises StoreError when another run has it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = open(self.folder / ".lock", "a+")
+        except OSError as error:
+            raise StoreError(
+                "results cannot be written",
+                value=f"{self.folder}: {error.strerror}",
+                allowed="a writable folder",
+                next=f"ls -ld {self.folder.parent}",
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise StoreError(
+                    "another run is writing here",
+                    value=f"{self.folder} (pid {file.read().strip() or 'unknown'})",
+                    allowed="one run at a time",
+                    next="wait for it, or end it, then the same command again",
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield self
+
+    def new_run(self) -> Run:
+        """A folder of its own, named by the time."""
+        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+        name, count = stamp, 1
+        while (self.folder / name).exists():
+            count += 1
+            name = f"{stamp}-{count}"
+        return Run(self.folder / name)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        return [Run(file.parent) for file in sorted(self.folder.glob("*/run.json"))]
+
+    def cell_files(self) -> list[Path]:
+        return [
+            file
+            for run in self.runs()
+            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
+            if not file.name.endswith(".requests.json")
+        ]
+
+    def by_key(self) -> dict[str, Path]:
+        """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not
+        counted as measured.
+        """
+        cells = ((files.read(file), file) for file in self.cell_files())
+        return {cell["key"]: file for cell, file in cells if cell["server"]["alive"]}
+
+    def starts_by_key(self) -> dict[str, dict]:
+        """Start records by the arm's key, newest last wins; one that failed and has no figures has those of the last
+        that was good.
+        """
+        found = {}
+        for run in self.runs():
+            for file in run.start_files():
+                start = files.read(file)
+                before = found.get(start["key"], {}).get("figures")
+                found[start["key"]] = start | ({} if start.get("figures") or not before else {"figures": before})
+        return found
+
+    def cells(self) -> pandas.DataFrame:
+        """One row a stored cell, of all runs."""
+        return pandas.DataFrame([cell_row(files.read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
+
+    def newest(self, *, model: str | None = NEWEST, temperature: float | None = NEWEST) -> pandas.DataFrame:
+        """The newest cell of each arm, load and repeat, with `file`: of the newest cell's model and temperature, unless
+        others are asked for.
+
+        Cells that another machine made than the newest one are left out; `left_out` says which.
+        """
+        frame = pandas.DataFrame(
+            [cell_row(files.read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
+        )
+        if len(frame):
+            runs = frame["file"].map(_run_name)
+            frame = frame[~runs.isin(self._elsewhere() | self._of_another_model(model))]
+        if len(frame):
+            asked = frame["temperature"].astype(float).fillna(-1)
+            wanted = (
+                asked[frame["at"].idxmax()] if temperature == NEWEST else -1 if temperature is None else temperature
+            )
+            frame = frame[asked == wanted]
+        return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
+
+    def newest_starts(self) -> dict[str, dict]:
+        """The newest start record of each arm, of the machine and model of the newest run."""
+        left_out = self._elsewhere() | self._of_another_model(NEWEST)
+        places = (file for run in self.runs() if run.name not in left_out for file in run.start_files())
+        return {start["arm"]: start for start in map(files.read, places)}
+
+    def machine(self) -> Host | None:
+        """The machine of the newest run that measured something; None where no run says it."""
+        return self._machines().get(self._newest_run())
+
+    def left_out(self) -> str:
+        """What `newest` leaves out since another machine made it, in words; empty where it leaves out nothing."""
+        runs = self._elsewhere()
+        if not runs:
+            return ""
+        others = dict.fromkeys(self._machines()[name].words for name in sorted(runs))
+        return (
+            f"{self.cells_elsewhere()} cells of {self.host} were made by another machine than the newest "
+            f"({'; '.join(others)}) and take no part"
+        )
+
+    def cells_elsewhere(self) -> int:
+        """How many cells `newest` leaves out since another machine made them."""
+        runs = self._elsewhere()
+        return sum(_run_name(file) in runs for file in self.cell_files())
+
+    def cells_of_another_model(self) -> int:
+        """How many cells `newest` leaves out since they are of another model, of this machine's own."""
+        runs = self._of_another_model(NEWEST) - self._elsewhere()
+        return sum(_run_name(file) in runs for file in self.cell_files())
+
+    def _of_another_model(self, model: str | None) -> set[str]:
+        """Runs whose header names another model than this, or than the newest run's; of a section whose header has none
+        for all arms, no run is.
+        """
+        named = {
+            run.name: files.read(run.folder / "run.json").get("parameters", {}).get("model") for run in self.runs()
+        }
+        wanted = named.get(self._newest_run()) if model == NEWEST else model
+        return {name for name, of_run in named.items() if of_run != wanted}
+
+    def _machines(self) -> dict[str, Host]:
+        """Run to its machine, of those that say it."""
+        records = {run.name: files.read(run.folder / "run.json") for run in self.runs()}
+        return {name: hosts.of_record(record) for name, record in records.items() if record.get("host")}
+
+    def _newest_run(self) -> str | None:
+        cells = [(files.read(file)["at"], _run_name(file)) for file in self.cell_files()]
+        started = [run.name for run in self.runs() if run.start_files()]
+        return max(cells)[1] if cells else started[-1] if started else None
+
+    def _elsewhere(self) -> set[str]:
+        """Runs of another machine than the newest's."""
+        machines, newest = self._machines(), self.machine()
+        return {name for name, one in machines.items() if newest and not one.is_same_machine(newest)}
+
+    def certify(self) -> int:
+        """Judge every stored cell again by the checks as they are now; returns how many verdicts changed."""
+        changed = 0
+        for run in self.runs():
+            for file in [file for file in self.cell_files() if file.is_relative_to(run.folder)]:
+                cell = files.read(file)
+                found = certificates.certify(cell, requests_of(file))
+                if found != cell.get("certificate"):
+                    changed += found["verdict"] != (cell.get("certificate") or {}).get("verdict")
+                    files.write(file, cell | {"certificate": found})
+            self.rebuild(run)
+        return changed
+
+    def rebuild(self, run: Run) -> None:
+        """Derive cells.csv and starts.csv of a run from its files."""
+        cells = [
+            cell_row(files.read(file))
+            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
+            if not file.name.endswith(".requests.json")
+        ]
+        starts = [start_row(files.read(file)) for file in run.start_files()]
+        for name, rows, columns in (("cells.csv", cells, CELL_COLUMNS), ("starts.csv", starts, START_COLUMNS)):
+            files.write(run.folder / name, pandas.DataFrame(rows, columns=list(columns)).to_csv(index=False))
+
+
+def measured_hosts(section: int | str | None = None, root: Path | None = None) -> list[str]:
+    """Names of the hosts with stored results, of one section or of any: here, and published with the book."""
+    folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
+    part = "*" if section is None else section
+    return sorted({file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{part}/*/run.json")})
+
+
+def host_named(name: str, section: int | str | None = None, root: Path | None = None) -> str:
+    """The host that is meant: every name is its own, and `cpu` is this machine without its GPUs where it has results,
+    else the only such machine that has.
+
+    Raises ParameterError where there are several others.
+    """
+    if name != hosts.CPU:
+        return name
+    there = [host for host in measured_hosts(section, root) if hosts.is_cpu(host)]
+    own = hosts.detect(hosts.CPU).name
+    if own in there or not there:
+        return own
+    if len(there) > 1:
+        raise ParameterError(
+            "several machines without GPUs have results, and this one is none of them",
+            value=name,
+            allowed=", ".join(f"{host} ({machine_of(host, root)})" for host in there),
+            next=f"the same command with {there[0]} in place of {name}",
+        )
+    return there[0]
+
+
+def machine_of(host: str, root: Path | None = None) -> str:
+    """Which machine a host's name is, in words: that of its newest run, of any section; empty where nothing says it."""
+    folders = [root] if root else list(dict.fromkeys([paths.RESULTS, paths.RESULTS_PUBLISHED]))
+    records_at = [file for folder in folders for file in (folder / host).glob("section-*/*/run.json")]
+    records = (files.read(file) for file in sorted(records_at, key=lambda file: file.parent.name, reverse=True))
+    return next((hosts.of_record(record).words for record in records if record.get("host")), "")
+
+
+def _run_name(cell_file: Path) -> str:
+    return cell_file.parents[3].name
+
+
+def engine_of(run: dict) -> str:
+    """`vLLM 0.25.1` of a run.json; empty where it does not say."""
+    told = run.get("provenance", {})
+    version = told.get("environment", {}).get("vllm") or told.get("engine_versions", {}).get("vllm")
+    return f"vLLM {version}" if version else ""
+
+
+def requests_of(cell_file: Path) -> list[dict]:
+    """The records of a cell's requests: start_s, ttft_s, itls_s, input_tokens, output_tokens, error."""
+    return files.read(cell_file.with_suffix(".requests.json"))
+
+
+def cell_row(cell: dict) -> dict:
+    """A cell as one row of cells.csv; a figure that the cell does not have is missing."""
+    row = {name: cell.get(name) for name in CELL_COLUMNS}
+    withheld = certificates.withheld(cell.get("certificate"))
+    figures = figures_of(cell["result"])
+    row |= {name: None if withheld and name.endswith(withheld) else figures.get(name) for name in METRICS}
+    row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
+    row["temperature"] = cell["asked"]["temperature"]
+    row |= {
+        "certificate": (cell.get("certificate") or {}).get("verdict", "unknown"),
+        **{name: cell["labels"].get(name) for name in ("weights", "acceptance", "engine")},
+    }
+    return row
+
+
+def figures_of(result: dict) -> dict:
+    """A load's figures: answers of one token each have no time per output token, and of none no first one either, where
+    the client writes 0.
+    """
+    tokens, done = result.get("total_output_tokens"), result.get("completed") or 0
+    absent = () if tokens is None or tokens > done else ("tpot", "itl") if tokens else ("tpot", "itl", "ttft")
+    return {name: None if set(absent) & set(name.split("_")) else value for name, value in result.items()}
+
+
+def start_row(start: dict) -> dict:
+    """A start as one row of starts.csv."""
+    row = {name: start.get(name) for name in START_COLUMNS}
+    row |= {
+        name: (start.get("figures") or {}).get(name)
+        for name in ("weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s")
+    }
+    return row | {"weights": start["labels"]["weights"]}

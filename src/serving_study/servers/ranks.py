@@ -1,0 +1,88 @@
+"""The processes of a server that compute, one a rank: how many there are, and what each has done.
+
+vLLM names its processes: `VLLM::Worker_TP0`, and `VLLM::EngineCore` which computes itself where it has no workers. What
+can mislead: a rank that waits for the others may spin, on a GPU too, so that work proves that a rank took part and not
+how large its part was; and Ray's workers are not the server's children, on other machines some of them, so that they
+are not counted.
+
+    >>> from serving_study.servers import ranks
+    >>> ranks.count(server.pid, host)["processes"]                 # doctest: +SKIP
+    {4711: {"name": "VLLM::Worker_TP0", "cpu_s": 12.4}, …}
+"""
+
+import contextlib
+
+import psutil
+
+from ..engines.arms import Arm
+from ..hardware.hosts import Host, nvml_handle
+
+WORKER, ENGINE = "VLLM::Worker", "VLLM::EngineCore"
+# NVML's field numbers for payload over all NVLinks of a GPU, KiB since the driver started, and the scope that means all
+# links.
+NVLINK_FIELDS, ALL_LINKS = {"sent": 138, "received": 139}, 0xFFFFFFFF
+
+
+def count(pid: int, host: Host) -> dict:
+    """Processes under `pid` by their title with their processor time so far, and each GPU's NVLink bytes so far where
+    NVML counts them.
+    """
+    titles = {}
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error, IndexError):
+                times, title = process.cpu_times(), process.cmdline()[0].split()[0]
+                titles[process.pid] = {"name": title, "cpu_s": times.user + times.system}
+    named = [
+        {key: about for key, about in titles.items() if about["name"].startswith(name)} for name in (WORKER, ENGINE)
+    ]
+    return {"processes": named[0] or named[1], "nvlink": nvlink(host)}
+
+
+def difference(arm: Arm, before: dict, after: dict) -> dict:
+    """What a certificate wants to know of a load: ranks asked for, those that were there with the processor time of
+    each, bytes over NVLink.
+    """
+    mine = {} if arm.options.get("distributed_executor_backend") == "ray" else after["processes"]
+    rows = [
+        {
+            "name": about["name"],
+            "cpu_s": round(about["cpu_s"] - before["processes"].get(pid, {"cpu_s": 0.0})["cpu_s"], 3),
+        }
+        for pid, about in mine.items()
+    ]
+    links = {
+        index: {way: 1024 * (found[way] - before["nvlink"][index][way]) for way in found}
+        for index, found in after["nvlink"].items()
+        if index in before["nvlink"]
+    }
+    return {
+        "wanted": arm.ranks,
+        "copies": arm.copies,
+        "processes": sorted(rows, key=lambda row: row["name"]),
+        "nvlink_bytes": links,
+    }
+
+
+def nvlink(host: Host) -> dict[str, dict[str, int]]:
+    """KiB sent and received over NVLink by GPU, since the driver started; empty where NVML has no such counter."""
+    found = {}
+    if not host.gpus:
+        return found
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            for gpu in host.gpus:
+                values = pynvml.nvmlDeviceGetFieldValues(
+                    nvml_handle(gpu),
+                    [(field, ALL_LINKS) for field in NVLINK_FIELDS.values()],
+                )
+                if all(value.nvmlReturn == pynvml.NVML_SUCCESS for value in values):
+                    found[str(gpu.index)] = {
+                        way: int(value.value.ullVal) for way, value in zip(NVLINK_FIELDS, values, strict=True)
+                    }
+        finally:
+            pynvml.nvmlShutdown()
+    return found

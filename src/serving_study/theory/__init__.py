@@ -1,0 +1,1 @@
+"""What arithmetic expects, before anything runs."""

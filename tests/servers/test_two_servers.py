@@ -1,0 +1,54 @@
+"""An arm of two servers behind one port, in a real sweep: both are ready, both work, both count, and both end."""
+
+from collections import Counter
+
+import pytest
+from fake_study import cells, failed, starts
+
+from serving_study.measure import sweeps
+
+pytestmark = pytest.mark.alone
+
+
+def test_two_servers_share_a_load_and_count_together(study):
+    done = sweeps.run(study.plan([study.arm("one"), study.arm("two", replicas=2, tensor_parallel_size=1)], prompts=8))
+    servers = {event["pid"]: event for event in study.events("server") if event["arm"] == "two"}
+    assert len(servers) == 2 and len({event["port"] for event in servers.values()}) == 2
+    probed = Counter(event["pid"] for event in study.events("probe") if event["pid"] in servers)
+    streamed = Counter(event["pid"] for event in study.events("stream") if event["pid"] in servers)
+    assert (
+        all(count >= 2 for count in probed.values()) and len(probed) == 2
+    )  # when they got ready, and when the load had ended
+    assert max(streamed.values()) - min(streamed.values()) <= 1 and sum(streamed.values()) == 8 + 2
+    cell = cells(done)["two", 2, 0]
+    assert (cell["certificate"]["verdict"], failed(cell)) == ("pass", []) and cell["model"] == "fake"
+    assert (
+        cell["ranks"]["wanted"] == 2
+        and cell["ranks"]["copies"] == 2
+        and [row["name"] for row in cell["ranks"]["processes"]] == ["VLLM::Worker_TP0"] * 2
+    )
+    command = starts(done)["two"]["command"]
+    assert (
+        command[:7]
+        == ["python", "./src/serving_study/engine_side/replicas.py", "--port", "0", "--replicas", "2", "--ranks"]
+        and "{port}" in command
+    )
+    study.assert_nothing_left()
+
+
+def test_when_one_of_two_dies_the_arm_has_failed(study):
+    done = sweeps.run(
+        study.plan([study.arm("two", replicas=2, fault="dies-after", after=2), study.arm("next")], prompts=8)
+    )
+    record = starts(done)["two"]
+    assert (
+        record["outcome"] == "failed" and "illegal memory access" in record["reason"] and len(record["lost_cells"]) <= 1
+    )
+    assert starts(done)["next"]["outcome"] == "ok"
+    study.assert_nothing_left()
+
+
+def test_one_that_does_not_start_takes_the_other_with_it(study):
+    done = sweeps.run(study.plan([study.arm("two", replicas=2, fault="oom", lives=1)]))
+    assert starts(done)["two"]["reason"] == "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
+    study.assert_nothing_left()
