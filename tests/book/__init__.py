@@ -1,1 +1,1 @@
-"""A package, so that its `test_book` and the one in `tests/unit` have different module names."""
+"""A package, so that its `test_book` and the one in `tests/chapters` have different module names."""
