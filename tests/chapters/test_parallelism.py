@@ -211,9 +211,9 @@ def test_a_rank_of_a_cpu_host_has_a_core(plan):
 def test_cores_are_shared_out_evenly(monkeypatch):
     monkeypatch.setattr(hosts, "cores", lambda: [0, 1, 2, 3, 8])
     assert (
-        parallelism.cores_of(2, 2) == "0,1|2,3"
-        and parallelism.cores_of(1, 2) == "0,1"
-        and parallelism.cores_of(4, 4) == "0|1|2|3"
+        hosts.cores_of_ranks(2, 2) == "0,1|2,3"
+        and hosts.cores_of_ranks(1, 2) == "0,1"
+        and hosts.cores_of_ranks(4, 4) == "0|1|2|3"
     )
 
 

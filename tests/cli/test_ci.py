@@ -107,6 +107,49 @@ def test_the_style_holds(check):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def imports(folder):
+    """`lint-imports` over the package `serving_study` below `folder`: its exit code and what it says."""
+    done = subprocess.run(
+        [paths.ROOT / ".venv/harness/bin/lint-imports", "--no-logo", "--no-cache"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        (
+            "loads/__init__.py",
+            "from ..theory import capacity",
+            "serving_study.loads is not allowed to import serving_study.theory",
+        ),
+        (
+            "chapters/hybrid/plan.py",
+            "from ..parallelism import plan as parallelism",
+            "serving_study.chapters.hybrid is not allowed to import serving_study.chapters.parallelism",
+        ),
+        (
+            "engine_side/fetch.py",
+            "from serving_study import paths",
+            "serving_study.engine_side is not allowed to import serving_study",
+        ),
+        ("models/states.py", "from . import shapes", "No cycles are allowed in serving_study.models"),
+    ],
+    ids=["upwards", "across chapters", "out of the engine's environment", "in a circle"],
+)
+def test_an_import_that_looks_the_wrong_way_is_caught(tmp_path, file, line, broken):
+    shutil.copy(paths.ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(paths.ROOT / "src" / "serving_study", tmp_path / "src" / "serving_study")
+    with open(tmp_path / "src" / "serving_study" / file, "a") as module:
+        module.write(f"\n{line}\n")
+    code, said = imports(tmp_path)
+    assert code == 1 and broken in " ".join(said.split())
+
+
 def test_a_notebooks_cell_may_be_as_wide_as_a_page(tmp_path):
     shutil.copy(paths.ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "notebooks").mkdir()

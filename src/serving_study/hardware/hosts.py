@@ -339,6 +339,13 @@ def cores(root: Path = Path("/")) -> list[int]:
     return allowed if share is None else allowed[: max(1, int(share + 1e-6))]
 
 
+def cores_of_ranks(ranks: int, shares: int) -> str:
+    """A list of cores a rank, `0,1|2,3`: every rank has the same number of them, this process's over `shares`."""
+    usable = cores()
+    each = max(1, len(usable) // max(shares, 1))
+    return "|".join(",".join(map(str, usable[rank * each : (rank + 1) * each])) for rank in range(ranks))
+
+
 def memory_of_host(root: Path = Path("/")) -> tuple[int, int]:
     """Bytes of host memory in all and free now: this container's where it has a limit."""
     whole, limits = psutil.virtual_memory(), cgroups.limits(root)

@@ -14,9 +14,9 @@ from functools import partial
 
 from ... import paths, servers
 from ...chapters import plans
-from ...chapters.parallelism import plan as parallelism
 from ...engines.arms import Arm
 from ...errors import ModelError, ParameterError
+from ...hardware import hosts
 from ...hardware.hosts import Host
 from ...measure.sweeps import Plan
 from ...models import checkpoints, shapes
@@ -230,7 +230,7 @@ def _arm(setting: dict, model: Model, wanted: Hybrid, host: Host) -> Arm:
         {}
         if host.gpus
         else {"VLLM_CPU_KVCACHE_SPACE": wanted.kv_cache_gib}
-        | ({"VLLM_CPU_OMP_THREADS_BIND": parallelism.cores_of(tp, tp)} if tp > 1 else {})
+        | ({"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(tp, tp)} if tp > 1 else {})
     )
     arm = Arm(
         name_of(setting),

@@ -217,7 +217,7 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
         elif fits < about["dp"]:
             options["data_parallel_size_local"] = fits  # else the engine wants all copies on the first node
     if not host.gpus:
-        variables |= {"VLLM_CPU_OMP_THREADS_BIND": cores_of(ranks_of(about), ranks)}
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(ranks_of(about), ranks)}
         if about.get("pp", 1) > 1:
             options.pop(
                 "enforce_eager", None
@@ -232,15 +232,6 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
         technique="parallel",
     )
     return replace(arm, unsupported=_unsupported(arm, about, wanted, host, environment))
-
-
-def cores_of(ranks: int, shares: int) -> str:
-    """`0|1`: a list of cores for each rank, every rank of every arm having the same number of them: those of this
-    process over `shares`.
-    """
-    mine = hosts.cores()
-    each = max(1, len(mine) // max(shares, 1))
-    return "|".join(",".join(map(str, mine[rank * each : (rank + 1) * each])) for rank in range(ranks))
 
 
 def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environment: Environment) -> str | None:
