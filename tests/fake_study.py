@@ -39,6 +39,8 @@ TIMED = {
 class FakeEngine:
     """What `serving_study.engines.ENGINES` wants of a module; an arm's options are fake_engine.py's."""
 
+    COUNTERS = vllm.COUNTERS
+
     def __init__(self, variables: dict | None = None):
         self.variables = variables or {}
 

@@ -13,7 +13,7 @@ from serving_study.chapters.kv_cache import plan as kv_cache
 from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.chapters.kv_cache.plan import CPU, GPU, KvCache
 from serving_study.doctor import checks
-from serving_study.engines import options, vllm
+from serving_study.engines import base, options, vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
@@ -276,7 +276,7 @@ VERDICTS = [
 def test_the_mechanism_is_held_against_arithmetic(technique, about, device, external, outcome):
     cell, requests = good()
     cell |= {"technique": technique, "reuse": about}
-    cell["counters"] |= {vllm.PREFIX_HITS: float(device), vllm.EXTERNAL_HITS: float(external)}
+    cell["counters"] |= {base.PREFIX_HITS: float(device), base.EXTERNAL_HITS: float(external)}
     checks = {check["name"]: check["outcome"] for check in certificates.certify(cell, requests)["checks"]}
     assert (checks["mechanism"], checks["cold caches"]) == (outcome, "pass")
 
@@ -284,7 +284,7 @@ def test_the_mechanism_is_held_against_arithmetic(technique, about, device, exte
 def test_prompts_of_another_length_than_asked_fail_the_mechanism():
     cell, requests = good()
     cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 31}}
-    cell["counters"][vllm.PREFIX_HITS] = 112.0
+    cell["counters"][base.PREFIX_HITS] = 112.0
     [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     assert found["outcome"] == "fail" and found["evidence"].startswith(
         "prompts of 31 tokens asked for, 248 in all, 240 read"
@@ -293,7 +293,7 @@ def test_prompts_of_another_length_than_asked_fail_the_mechanism():
 
 def test_a_gap_that_the_text_explains_is_not_the_client_s():
     cell, requests = good()
-    cell["counters"]["vllm:time_to_first_token_seconds"]["sum_s"] = 8 * 0.010
+    cell["counters"][base.TTFT]["sum_s"] = 8 * 0.010
     names = {check["name"] for check in certificates.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
     assert names == {"client", "TTFT"}  # 40 of 160 ms before the server sees it
     cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 4000, "expected_tokens": 0}}
@@ -303,9 +303,9 @@ def test_a_gap_that_the_text_explains_is_not_the_client_s():
 
 def test_the_block_size_is_the_server_s(request):
     text = (ROOT / "tests/fixtures/metrics/cpu-baseline-before.txt").read_text()
-    assert metrics.block_tokens(metrics.parse(text)) == 128
-    assert metrics.block_tokens(metrics.parse('vllm:cache_config_info{block_size="None"} 1.0\n')) is None
-    assert metrics.block_tokens(metrics.parse("other 1.0\n")) is None
+    assert metrics.block_tokens(metrics.parse(text), vllm.COUNTERS) == 128
+    assert metrics.block_tokens(metrics.parse('vllm:cache_config_info{block_size="None"} 1.0\n'), vllm.COUNTERS) is None
+    assert metrics.block_tokens(metrics.parse("other 1.0\n"), vllm.COUNTERS) is None
 
 
 CONFIGURATION = (
@@ -512,8 +512,8 @@ def test_bytes_of_other_tiers_are_the_engine_s_the_log_s_or_the_disk_s(gpu):
     token = 2 * 28 * 4 * 128 * 2
     engine = tiers.moved(
         arms["cpu-offload"],
-        looks([(vllm.STORED_BYTES, 5)]),
-        looks([(vllm.STORED_BYTES, 25), (vllm.LOADED_BYTES, 7)]),
+        looks([(vllm.COUNTERS.samples[base.STORED_BYTES], 5)]),
+        looks([(vllm.COUNTERS.samples[base.STORED_BYTES], 25), (vllm.COUNTERS.samples[base.LOADED_BYTES], 7)]),
         external_tokens=1.0,
     )
     assert (
@@ -548,7 +548,7 @@ def test_bytes_stand_in_the_certificate_and_hits_without_any_fail_it():
             "tiers": {"memory": {"in_bytes": 2**21, "out_bytes": 2**20}, "disk": {"in_bytes": None, "out_bytes": 0}},
         },
     }
-    cell["counters"] |= {vllm.PREFIX_HITS: 0.0, vllm.EXTERNAL_HITS: 112.0}
+    cell["counters"] |= {base.PREFIX_HITS: 0.0, base.EXTERNAL_HITS: 112.0}
     [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     assert (
         found["outcome"] == "pass"
@@ -726,7 +726,7 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
         {
             "host": "h200x1",
             "model": "Qwen/Qwen2.5-7B-Instruct",
-            "counters": {vllm.EXTERNAL_HITS: 10.0},
+            "counters": {base.EXTERNAL_HITS: 10.0},
             "moved": {"out_bytes": 10 * token, "tiers": {"memory": {}}},
         },
     )

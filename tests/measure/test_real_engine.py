@@ -62,7 +62,7 @@ def test_the_real_load_generator_in_one_process(environment, target, study, resu
             assert (
                 cell["result"]["total_input_tokens"]
                 == sum(request["input_tokens"] for request in requests)
-                == cell["counters"]["vllm:prompt_tokens_total"]
+                == cell["counters"]["prompt_tokens"]
             )
             assert (
                 cell["result"]["mean_ttft_ms"] > 0

@@ -11,7 +11,7 @@ from matplotlib import pyplot
 
 from serving_study import files
 from serving_study.chapters.kv_cache import prefix_views, prefixes
-from serving_study.engines import vllm
+from serving_study.engines import base
 from serving_study.loads import Load
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweeps
@@ -52,9 +52,9 @@ def test_a_cache_gives_whole_blocks_to_later_requests_and_its_control_nothing(st
     assert {key: cell["certificate"]["verdict"] for key, cell in found.items()} == dict.fromkeys(found, "pass"), [
         failed(cell) for cell in found.values()
     ]
-    assert found["prefix-cache", SEQUENCE.name]["counters"][vllm.PREFIX_HITS] == 4 * 96
-    assert found["prefix-cache", HALF.name]["counters"][vllm.PREFIX_HITS] == 4 * 64
-    assert found["no-prefix-cache", SEQUENCE.name]["counters"][vllm.PREFIX_HITS] == 0
+    assert found["prefix-cache", SEQUENCE.name]["counters"][base.PREFIX_HITS] == 4 * 96
+    assert found["prefix-cache", HALF.name]["counters"][base.PREFIX_HITS] == 4 * 64
+    assert found["no-prefix-cache", SEQUENCE.name]["counters"][base.PREFIX_HITS] == 0
     table = prefixes.requests(results.frame())
     assert table[table["arm"] == "prefix-cache"]["device"].tolist() == [0, 96, 96, 96, 96]
     assert table[table["arm"] == "prefix-cache"]["recompute"].tolist() == [121, 25, 25, 25, 25]

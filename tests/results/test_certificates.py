@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from serving_study.engines import vllm
+from serving_study.engines import base
 from serving_study.results import certificates
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
 
@@ -54,13 +54,13 @@ def good(technique="none", k=0):
             "median_ttft_ms": 50.0,
         },
         "counters": {
-            vllm.PROMPT_TOKENS: 240.0,
-            vllm.REQUESTS: 8.0,
-            vllm.PREFIX_HITS: 0.0,
-            vllm.EXTERNAL_HITS: 0.0,
-            vllm.PREFIX_QUERIES: 240.0,
+            base.PROMPT_TOKENS: 240.0,
+            base.FINISHED_REQUESTS: 8.0,
+            base.PREFIX_HITS: 0.0,
+            base.EXTERNAL_HITS: 0.0,
+            base.PREFIX_QUERIES: 240.0,
             "finished": {"length": 8.0},
-            "vllm:time_to_first_token_seconds": {"count": 8.0, "sum_s": 0.384},
+            base.TTFT: {"count": 8.0, "sum_s": 0.384},
         },
         "speculation": speculation,
         "client": {"wall_s": DURATION, "cpu_s": 0.1 * DURATION, "median_lag_ms": 0.1, "p99_lag_ms": 2.0},
@@ -123,7 +123,7 @@ def last(**values):
 
 def all_failed(cell, requests):
     cell["result"] |= {"completed": 0, "failed": N}
-    cell["counters"][vllm.REQUESTS] = 0.0
+    cell["counters"][base.FINISHED_REQUESTS] = 0.0
     for request in requests:
         request.update(error="Not Found", output_tokens=0, itls_s=[], ttft_s=0.0)
 
@@ -172,16 +172,20 @@ FAULTS = {
     ),
     "input counted differently": (
         "input tokens",
-        at(("counters", vllm.PROMPT_TOKENS), 140.0),
+        at(("counters", base.PROMPT_TOKENS), 140.0),
         "client counted 240, server 140",
     ),
     "another job's server": ("server", at(("server", "owns_port"), False), "not ours"),
-    "answered by another": ("server", at(("counters", vllm.REQUESTS), 0.0), "our server finished 0, the client 8"),
-    "warm cache": ("cold caches", at(("counters", vllm.PREFIX_HITS), 16.0), "16 device and 0 external hits in 240"),
-    "warm external cache": ("cold caches", at(("counters", vllm.EXTERNAL_HITS), 16.0), "16 external hits"),
+    "answered by another": (
+        "server",
+        at(("counters", base.FINISHED_REQUESTS), 0.0),
+        "our server finished 0, the client 8",
+    ),
+    "warm cache": ("cold caches", at(("counters", base.PREFIX_HITS), 16.0), "16 device and 0 external hits in 240"),
+    "warm external cache": ("cold caches", at(("counters", base.EXTERNAL_HITS), 16.0), "16 external hits"),
     "hits that were not queried": (
         "cold caches",
-        lambda cell, requests: cell["counters"].update({vllm.PREFIX_HITS: 1.0, vllm.PREFIX_QUERIES: 0.0}),
+        lambda cell, requests: cell["counters"].update({base.PREFIX_HITS: 1.0, base.PREFIX_QUERIES: 0.0}),
         "1 device",
     ),
     "drafts in the baseline": ("mechanism", at(("speculation",), {"drafts": 3}), "3 drafts, none wanted"),
@@ -296,10 +300,10 @@ def test_ngram_may_draft_fewer_tokens_than_k():
             "output attainment",
             lambda cell, requests: (cell["asked"].update(output_tokens=None), cell["counters"].update(finished={})),
         ),
-        ("input tokens", at(("counters", vllm.PROMPT_TOKENS), None)),
+        ("input tokens", at(("counters", base.PROMPT_TOKENS), None)),
         ("server", at(("server", "owns_port"), None)),
-        ("server", at(("counters", vllm.REQUESTS), None)),
-        ("cold caches", at(("counters", vllm.PREFIX_HITS), None)),
+        ("server", at(("counters", base.FINISHED_REQUESTS), None)),
+        ("cold caches", at(("counters", base.PREFIX_HITS), None)),
         ("text", each(text_sane=None)),
         ("client", at(("client",), {"wall_s": 1.0, "cpu_s": 0.1, "p99_lag_ms": None})),
         ("clocks", at(("machine", "cpu_steal"), None)),
@@ -315,7 +319,7 @@ def test_a_check_that_could_not_be_made_is_unknown_and_not_passed(name, change):
 
 def test_what_is_allowed():
     def within(cell, requests):
-        cell["counters"][vllm.PROMPT_TOKENS] = 242.0  # under 1% apart
+        cell["counters"][base.PROMPT_TOKENS] = 242.0  # under 1% apart
         cell["machine"] = GPU | {
             "gpus": [GPU["gpus"][0] | {"throttle_reasons": 0x4}]
         }  # a power cap is the card's normal state
@@ -377,7 +381,7 @@ def test_tiers_are_told_in_one_order_however_they_were_stored():
     cell = {
         "technique": "offload",
         "asked": {"prompts": 1},
-        "counters": {vllm.PREFIX_HITS: 16, vllm.EXTERNAL_HITS: 0, vllm.PROMPT_TOKENS: 32},
+        "counters": {base.PREFIX_HITS: 16, base.EXTERNAL_HITS: 0, base.PROMPT_TOKENS: 32},
         "reuse": {"expected_tokens": 16, "block_tokens": 16, "capacity_tokens": 64, "prompt_tokens": 32},
     }
     tier = {"in_bytes": 2**20, "out_bytes": 0}

@@ -12,9 +12,10 @@ import pandas
 import pytest
 
 from serving_study import files
+from serving_study.engines import base, vllm
 from serving_study.errors import ParameterError, StoreError
 from serving_study.hardware.hosts import Host
-from serving_study.results import store
+from serving_study.results import old_cells, store
 from serving_study.results.store import Store
 
 
@@ -450,3 +451,30 @@ def test_a_section_whose_arms_have_models_of_their_own_has_all_of_them(results):
     measured_with(known, "20300101T000000Z", "2030-01-01T00:00:00Z", cell("7b-tp1"))
     measured_with(known, "20300102T000000Z", "2030-01-02T00:00:00Z", cell("14b-tp1", key="c"))
     assert set(known.newest()["arm"]) == {"7b-tp1", "14b-tp1"} and known.cells_of_another_model() == 0
+
+
+def test_a_cell_stored_under_vllms_own_names_is_read_under_ours(tmp_path):
+    """A published one: the section, the arm and the load as they lie in data/results."""
+    [file] = store.paths.RESULTS_PUBLISHED.glob(
+        "cpu-0028/section-7/20261202T155451Z/cells/device-only/working-set=1,prefix=512,concurrency=1/repeat=0.json"
+    )
+    stored, requests = files.read(file), files.read(file.with_suffix(".requests.json"))
+    assert set(stored["counters"]) == {"finished"} | set(old_cells.NAMES) - {"vllm:time_to_first_token_seconds_sum"}
+    cell, records = store.read_cell(file), store.requests_of(file)
+    assert set(cell["counters"]) == {"finished", *base.NAMES, base.TTFT, base.E2E, base.QUEUE}
+    assert cell["counters"][base.PREFIX_HITS] == stored["counters"]["vllm:prefix_cache_hits_total"] > 0
+    assert cell["counters"][base.TTFT] == stored["counters"]["vllm:time_to_first_token_seconds"]
+    assert cell["counters"]["finished"] == stored["counters"]["finished"]
+    assert {name: value for name, value in cell.items() if name != "counters"} == {
+        name: value for name, value in stored.items() if name != "counters"
+    }
+    assert [set(record["counters"]) for record in records] == len(requests) * [set(vllm.COUNTERS.watched)]
+    assert sum(record["counters"][base.PREFIX_HITS] for record in records) == cell["counters"][base.PREFIX_HITS]
+    # What is under our names already passes through.
+    files.write(tmp_path / "repeat=0.json", cell)
+    assert store.read_cell(tmp_path / "repeat=0.json") == cell
+
+
+def test_every_published_counter_has_a_name_of_ours():
+    for file in store.paths.RESULTS_PUBLISHED.glob("*/section-*/*/cells/*/*/repeat=0.json"):
+        assert not {name for name in store.read_cell(file)["counters"] if ":" in name}, file

@@ -2,11 +2,12 @@
 
 import http.server
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from serving_study.engines import vllm
+from serving_study.engines import base, vllm
 from serving_study.errors import LoadError
 from serving_study.servers import metrics
 
@@ -22,38 +23,42 @@ NGRAM = snapshot("cpu-ngram-k3-before"), snapshot("cpu-ngram-k3-after")
 
 
 def test_the_difference_is_the_cells_alone():
-    counts = metrics.difference(*NGRAM)
-    assert counts[vllm.PROMPT_TOKENS] == 549 - 65 and counts[vllm.GENERATION_TOKENS] == 104 - 40
-    assert counts[vllm.REQUESTS] == 4 and counts["finished"] == {"length": 4}
-    assert (counts[vllm.DRAFTS], counts[vllm.DRAFTED], counts[vllm.ACCEPTED]) == (8, 24, 6)
+    counts = metrics.difference(*NGRAM, vllm.COUNTERS)
+    assert counts[base.PROMPT_TOKENS] == 549 - 65 and counts[base.GENERATED_TOKENS] == 104 - 40
+    assert counts[base.FINISHED_REQUESTS] == 4 and counts["finished"] == {"length": 4}
+    assert (counts[base.DRAFTS], counts[base.DRAFTED], counts[base.ACCEPTED]) == (8, 24, 6)
     assert (
-        counts[vllm.PREFIX_HITS]
-        == counts[vllm.PREFIX_QUERIES]
-        == counts[vllm.EXTERNAL_HITS]
-        == counts[vllm.PREEMPTIONS]
+        counts[base.PREFIX_HITS]
+        == counts[base.PREFIX_QUERIES]
+        == counts[base.EXTERNAL_HITS]
+        == counts[base.PREEMPTIONS]
         == 0
     )
-    ttft = counts["vllm:time_to_first_token_seconds"]
+    ttft = counts[base.TTFT]
     assert ttft["count"] == 4 and ttft["sum_s"] == pytest.approx(12.5087308883667 - 5.936912536621094)
 
 
 def test_a_server_without_speculation_has_no_draft_counters():
-    counts = metrics.difference(*BASELINE)
-    assert counts[vllm.DRAFTS] is None and counts[vllm.DRAFTED] is None and counts[vllm.ACCEPTED] is None
-    assert counts[vllm.GENERATION_TOKENS] == 64 and metrics.acceptance(*BASELINE) == {}
+    counts = metrics.difference(*BASELINE, vllm.COUNTERS)
+    assert counts[base.DRAFTS] is None and counts[base.DRAFTED] is None and counts[base.ACCEPTED] is None
+    assert counts[base.GENERATED_TOKENS] == 64 and metrics.acceptance(*BASELINE, vllm.COUNTERS) == {}
 
 
 def test_a_counter_that_the_server_does_not_have_is_none_and_never_zero():
-    counts = metrics.difference(*NGRAM, names=("vllm:no_such_total", vllm.DRAFTS))
-    assert counts["vllm:no_such_total"] is None and counts[vllm.DRAFTS] == 8
+    fewer = replace(vllm.COUNTERS, samples={base.DRAFTS: vllm.COUNTERS.samples[base.DRAFTS], base.PROMPT_TOKENS: "no"})
+    counts = metrics.difference(*NGRAM, fewer)
+    assert (
+        counts.pop(base.DRAFTS) == 8 and counts.pop("finished") == {} and set(vllm.COUNTERS.histograms) <= set(counts)
+    )
+    assert {counts[name] for name in base.NAMES if name != base.DRAFTS} == {None}
 
 
 def test_a_counter_that_appears_in_between_counts_from_zero():
-    assert metrics.difference(BASELINE[0], NGRAM[1])[vllm.DRAFTS] == 11
+    assert metrics.difference(BASELINE[0], NGRAM[1], vllm.COUNTERS)[base.DRAFTS] == 11
 
 
 def test_acceptance_is_accepted_over_drafted_without_the_bonus_token():
-    found = metrics.acceptance(*NGRAM)
+    found = metrics.acceptance(*NGRAM, vllm.COUNTERS)
     assert found == {
         "drafts": 8,
         "drafted_tokens": 24,
@@ -66,26 +71,28 @@ def test_acceptance_is_accepted_over_drafted_without_the_bonus_token():
 
 
 def test_no_drafts_in_between_is_no_acceptance():
-    assert metrics.acceptance(NGRAM[1], NGRAM[1]) == {}
+    assert metrics.acceptance(NGRAM[1], NGRAM[1], vllm.COUNTERS) == {}
 
 
 def test_positions_are_in_numerical_order():
+    names = vllm.COUNTERS.samples
+
     def text(scale):
         rows = [f'x_per_pos_total{{position="{position}"}} {scale * (20 - position)}' for position in range(12)]
-        rows = [row.replace("x_per_pos_total", vllm.ACCEPTED_PER_POSITION) for row in rows]
+        rows = [row.replace("x_per_pos_total", names[base.ACCEPTED_PER_POSITION]) for row in rows]
         return metrics.parse(
             "\n".join(
                 [
-                    f"{vllm.DRAFTS} {scale * 20}",
-                    f"{vllm.DRAFTED} {scale * 240}",
-                    f"{vllm.ACCEPTED} {scale * 174}",
+                    f"{names[base.DRAFTS]} {scale * 20}",
+                    f"{names[base.DRAFTED]} {scale * 240}",
+                    f"{names[base.ACCEPTED]} {scale * 174}",
                     *rows,
                 ]
             )
             + "\n"
         )
 
-    assert metrics.acceptance(text(0), text(1))["acceptance_by_position"] == [
+    assert metrics.acceptance(text(0), text(1), vllm.COUNTERS)["acceptance_by_position"] == [
         (20 - position) / 20 for position in range(12)
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pandas
 from pandas.io.formats.style import Styler
 
-from .. import files, paths
+from .. import paths
 from ..results import certificates, reference, store
 from . import comparisons, verdicts
 
@@ -235,7 +235,7 @@ def acceptance(frame: pandas.DataFrame) -> Styler:
         comparisons.usable(frame).dropna(subset=["acceptance_rate"]).groupby(["arm", "concurrency"], sort=False)
     ):
         positions = pandas.DataFrame(
-            [files.read(file)["speculation"]["acceptance_by_position"] for file in cells["file"]]
+            [store.read_cell(file)["speculation"]["acceptance_by_position"] for file in cells["file"]]
         ).mean()
         row = {
             "arm": arm,
@@ -283,7 +283,7 @@ def failed_checks(cells: pandas.DataFrame) -> str:
     failed = dict.fromkeys(
         check["name"]
         for file in cells["file"]
-        for check in files.read(file)["certificate"]["checks"]
+        for check in store.read_cell(file)["certificate"]["checks"]
         if check["outcome"] == certificates.FAIL
     )
     whole, partial = (
@@ -386,7 +386,7 @@ def certificate(frame: pandas.DataFrame) -> Styler:
     """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked."""
     rows = []
     for cell in frame.itertuples():
-        found = files.read(cell.file).get("certificate") or {"verdict": certificates.UNKNOWN, "checks": []}
+        found = store.read_cell(cell.file).get("certificate") or {"verdict": certificates.UNKNOWN, "checks": []}
         checks = found["checks"]
         rows.append(
             {
@@ -411,7 +411,7 @@ def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
     cell = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)].iloc[0]
     rows = [
         {"check": check["name"], "outcome": badge(check["outcome"]), "evidence": check["evidence"]}
-        for check in files.read(cell["file"])["certificate"]["checks"]
+        for check in store.read_cell(cell["file"])["certificate"]["checks"]
     ]
     return style(pandas.DataFrame(rows), f"The certificate of {arm} at concurrency {concurrency} ({labels(frame)})")
 

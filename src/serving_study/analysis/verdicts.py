@@ -90,7 +90,7 @@ def machine_lines(name: str, section: int, root: Path | None = None) -> list[str
 
 def of_files(name: str, cell_files: list[Path]) -> Study:
     """The study made of these cells."""
-    cells = [(files.read(file), file) for file in cell_files]
+    cells = [(store.read_cell(file), file) for file in cell_files]
     rows = [store.cell_row(cell) | {"facts": _facts(cell, _run_of(file)), "file": file} for cell, file in cells]
     return Study(name, pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "facts", "file"]))
 

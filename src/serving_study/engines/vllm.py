@@ -19,21 +19,9 @@ from .. import paths
 from ..environments import ENGINE_SIDE
 from ..errors import HostError
 from ..hardware.hosts import Host, cores
-from . import logs
+from . import base, logs
 from .arms import Arm
 
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-ACCEPTED_PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-PROMPT_TOKENS = "vllm:prompt_tokens_total"
-GENERATION_TOKENS = "vllm:generation_tokens_total"
-REQUESTS = "vllm:request_success_total"
-PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
-PREFIX_HITS = "vllm:prefix_cache_hits_total"
-EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
-PREEMPTIONS = "vllm:num_preemptions_total"
-LOADED_BYTES, STORED_BYTES = "vllm:kv_offload_load_bytes_total", "vllm:kv_offload_store_bytes_total"
 CACHE = "vllm:cache_config_info"
 # Of the LMCache server beside an engine, in pieces of `chunk_size` tokens; those of its second tier are there once it
 # was used.
@@ -61,28 +49,37 @@ SIDECARS = {
         "{http_port}",
     )
 }
-COUNTERS = (
-    DRAFTS,
-    DRAFTED,
-    ACCEPTED,
-    ACCEPTED_PER_POSITION,
-    PROMPT_TOKENS,
-    GENERATION_TOKENS,
-    REQUESTS,
-    PREFIX_QUERIES,
-    PREFIX_HITS,
-    EXTERNAL_HITS,
-    PREEMPTIONS,
-    LOADED_BYTES,
-    STORED_BYTES,
+COUNTERS = base.Counters(
+    samples={
+        base.DRAFTS: "vllm:spec_decode_num_drafts_total",
+        base.DRAFTED: "vllm:spec_decode_num_draft_tokens_total",
+        base.ACCEPTED: "vllm:spec_decode_num_accepted_tokens_total",
+        base.ACCEPTED_PER_POSITION: "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        base.PROMPT_TOKENS: "vllm:prompt_tokens_total",
+        base.GENERATED_TOKENS: "vllm:generation_tokens_total",
+        base.FINISHED_REQUESTS: "vllm:request_success_total",
+        base.PREFIX_QUERIES: "vllm:prefix_cache_queries_total",
+        base.PREFIX_HITS: "vllm:prefix_cache_hits_total",
+        base.EXTERNAL_HITS: "vllm:external_prefix_cache_hits_total",
+        base.PREEMPTIONS: "vllm:num_preemptions_total",
+        base.LOADED_BYTES: "vllm:kv_offload_load_bytes_total",
+        base.STORED_BYTES: "vllm:kv_offload_store_bytes_total",
+    },
+    histograms={
+        base.TTFT: "vllm:time_to_first_token_seconds",
+        base.E2E: "vllm:e2e_request_latency_seconds",
+        base.QUEUE: "vllm:request_queue_time_seconds",
+    },
+    watched={
+        base.PREFIX_QUERIES: "vllm:prefix_cache_queries_total",
+        base.PREFIX_HITS: "vllm:prefix_cache_hits_total",
+        base.EXTERNAL_HITS: "vllm:external_prefix_cache_hits_total",
+        base.TTFT_SUM: "vllm:time_to_first_token_seconds_sum",
+    },
+    finish_reason="finished_reason",
+    position="position",
+    block_size=(CACHE, "block_size"),
 )
-WATCHED = (
-    PREFIX_QUERIES,
-    PREFIX_HITS,
-    EXTERNAL_HITS,
-    "vllm:time_to_first_token_seconds_sum",
-)  # after each request, where requests come one by one
-HISTOGRAMS = ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds")
 
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "

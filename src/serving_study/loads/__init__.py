@@ -14,6 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .. import engines
 from ..engines import vllm
 from ..environments import ENGINE_SIDE, Environment
 from ..errors import LoadError, ServerError
@@ -153,12 +154,13 @@ class Generator:
             self._start()
         self.wait_until_ready()
         arguments = load.arguments(url=server.url, model=server.arm.model.name, tokenizer=tokenizer, repeat=repeat)
+        watched = engines.get(server.arm.engine).COUNTERS.watched
         self._loads += 1
         with contextlib.suppress(BrokenPipeError):  # the answer says how the worker ended
             self._process.stdin.write(
                 json.dumps(
                     {"id": self._loads, "arguments": arguments}
-                    | ({"watch": vllm.WATCHED} if load.concurrency == 1 and load.dataset.sequence else {})
+                    | ({"watch": list(watched.values())} if load.concurrency == 1 and load.dataset.sequence else {})
                 ).encode()
                 + b"\n"
             )
@@ -166,6 +168,8 @@ class Generator:
         deadline = time.monotonic() + timeout_s
         while (answer := self._answer(deadline, server)).get("id") != self._loads:
             pass
+        if answer.get("watched"):
+            answer["watched"] = [{name: row[sample] for name, sample in watched.items()} for row in answer["watched"]]
         if not answer["ok"]:
             raise LoadError(f"the load {load.name} could not be driven", value=answer["error"], next=f"less {self.log}")
         return answer

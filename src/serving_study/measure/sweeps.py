@@ -18,7 +18,7 @@ import pandas
 from tqdm import tqdm
 
 from .. import __version__, engines, files, paths, servers
-from ..engines import vllm
+from ..engines import base
 from ..engines.arms import Arm
 from ..environments import Environment, variables
 from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
@@ -109,7 +109,7 @@ class Plan:
         ]
         cells = {}
         for file in known.cell_files():
-            cell = files.read(file)
+            cell = store.read_cell(file)
             for told_by in (cell["load"], (cell["concurrency"], cell["result"].get("num_prompts"))):
                 cells.setdefault((cell["arm"], told_by), []).append(cell["timing"]["cell_s"])
         start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
@@ -230,7 +230,7 @@ class Results:
         for arm in self.plan.arms:
             for cell in sorted(self.plan.cells(arm), key=lambda cell: (cell.load.concurrency, cell.repeat)):
                 if file := self.files.get(cell.key):
-                    rows.append(store.cell_row(files.read(file)) | {"file": file})
+                    rows.append(store.cell_row(store.read_cell(file)) | {"file": file})
         return pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "file"])
 
     def starts(self) -> pandas.DataFrame:
@@ -488,9 +488,10 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pid, plan.host))} if counted else {}
     result, requests = _split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
-    counters = metrics.difference(before, after)
+    samples = engines.get(cell.arm.engine).COUNTERS
+    counters = metrics.difference(before, after, samples)
     moved = tiers.moved(
-        cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(vllm.EXTERNAL_HITS)
+        cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(base.EXTERNAL_HITS)
     )
     evidence = {
         "key": cell.key,
@@ -515,8 +516,10 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
         },
         "result": result,
         "counters": counters,
-        "speculation": metrics.acceptance(before, after),
-        "reuse": load.dataset.evidence(load, metrics.block_tokens(before), server.start.get("kv_cache_tokens")),
+        "speculation": metrics.acceptance(before, after, samples),
+        "reuse": load.dataset.evidence(
+            load, metrics.block_tokens(before, samples), server.start.get("kv_cache_tokens")
+        ),
         "client": answer["client"],
         "machine": sampler.summary(),
         **parallel,

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..engines import vllm
+from ..engines import base
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
@@ -170,7 +170,7 @@ def _attainment(cell, requests) -> Check:
 
 
 def _input_tokens(cell, requests) -> Check:
-    client, server = cell["result"].get("total_input_tokens"), cell["counters"].get(vllm.PROMPT_TOKENS)
+    client, server = cell["result"].get("total_input_tokens"), cell["counters"].get(base.PROMPT_TOKENS)
     if not client or server is None:
         return Check("input tokens", UNKNOWN, f"client {client}, server {server}")
     return Check(
@@ -182,7 +182,7 @@ def _input_tokens(cell, requests) -> Check:
 
 def _identity_of_server(cell, requests) -> Check:
     served, done, owns = (
-        cell["counters"].get(vllm.REQUESTS),
+        cell["counters"].get(base.FINISHED_REQUESTS),
         cell["result"].get("completed"),
         cell["server"]["owns_port"],
     )
@@ -200,7 +200,7 @@ def _cold(cell, requests) -> Check:
     with those expected.
     """
     hits, external, queries = (
-        cell["counters"].get(name) for name in (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS, vllm.PREFIX_QUERIES)
+        cell["counters"].get(name) for name in (base.PREFIX_HITS, base.EXTERNAL_HITS, base.PREFIX_QUERIES)
     )
     if hits is None:
         return Check("cold caches", UNKNOWN, "the server has no prefix-cache counters")
@@ -246,8 +246,8 @@ def _reuse(cell) -> Check:
     """
     about, counters, tier = cell.get("reuse") or {}, cell["counters"], cell["technique"] == "offload"
     hits, external, expected = (
-        counters.get(vllm.PREFIX_HITS),
-        counters.get(vllm.EXTERNAL_HITS) or 0,
+        counters.get(base.PREFIX_HITS),
+        counters.get(base.EXTERNAL_HITS) or 0,
         about.get("expected_tokens"),
     )
     if expected is None or hits is None:
@@ -269,7 +269,7 @@ def _reuse(cell) -> Check:
     )
     if external and moved.get("out_bytes") == 0:
         return Check("mechanism", FAIL, f"{evidence}: hits were counted and nothing came back")
-    read, asked = counters.get(vllm.PROMPT_TOKENS), about["prompt_tokens"] * cell["asked"]["prompts"]
+    read, asked = counters.get(base.PROMPT_TOKENS), about["prompt_tokens"] * cell["asked"]["prompts"]
     if read is not None and read != asked:
         return Check(
             "mechanism",
@@ -358,7 +358,7 @@ def _tokenising_ms(cell) -> float:
 
 
 def _client(cell, requests) -> Check:
-    client, ttft = cell["client"], cell["counters"].get("vllm:time_to_first_token_seconds")
+    client, ttft = cell["client"], cell["counters"].get(base.TTFT)
     if not client.get("wall_s") or client.get("p99_lag_ms") is None:
         return Check("client", UNKNOWN, "the load generator did not report on itself")
     share, lag = client["cpu_s"] / client["wall_s"], client["p99_lag_ms"]
@@ -380,7 +380,7 @@ def _client(cell, requests) -> Check:
 
 def _ttft(cell, requests) -> Check:
     """Bears on TTFT alone: what passes before the server sees a request is in the client's TTFT and nowhere else."""
-    ttft, mine = cell["counters"].get("vllm:time_to_first_token_seconds"), cell["result"].get("mean_ttft_ms")
+    ttft, mine = cell["counters"].get(base.TTFT), cell["result"].get("mean_ttft_ms")
     if not ttft or not ttft["count"] or mine is None:
         return Check("TTFT", UNKNOWN, "the server has no histogram of it")
     theirs = 1000 * ttft["sum_s"] / ttft["count"]

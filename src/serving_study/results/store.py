@@ -27,7 +27,7 @@ from .. import files, paths
 from ..errors import ParameterError, StoreError
 from ..hardware import hosts
 from ..hardware.hosts import Host
-from . import certificates
+from . import certificates, old_cells
 
 SCHEMA = 1
 NEWEST = "newest"  # in place of a model or a temperature: those of the newest cell
@@ -178,7 +178,7 @@ class Store:
         """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not
         counted as measured.
         """
-        cells = ((files.read(file), file) for file in self.cell_files())
+        cells = ((read_cell(file), file) for file in self.cell_files())
         return {cell["key"]: file for cell, file in cells if cell["server"]["alive"]}
 
     def starts_by_key(self) -> dict[str, dict]:
@@ -195,7 +195,7 @@ class Store:
 
     def cells(self) -> pandas.DataFrame:
         """One row a stored cell, of all runs."""
-        return pandas.DataFrame([cell_row(files.read(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
+        return pandas.DataFrame([cell_row(read_cell(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
 
     def newest(self, *, model: str | None = NEWEST, temperature: float | None = NEWEST) -> pandas.DataFrame:
         """The newest cell of each arm, load and repeat, with `file`: of the newest cell's model and temperature, unless
@@ -204,7 +204,7 @@ class Store:
         Cells that another machine made than the newest one are left out; `left_out` says which.
         """
         frame = pandas.DataFrame(
-            [cell_row(files.read(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
+            [cell_row(read_cell(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
         )
         if len(frame):
             runs = frame["file"].map(_run_name)
@@ -264,7 +264,7 @@ class Store:
         return {name: hosts.of_record(record) for name, record in records.items() if record.get("host")}
 
     def _newest_run(self) -> str | None:
-        cells = [(files.read(file)["at"], _run_name(file)) for file in self.cell_files()]
+        cells = [(read_cell(file)["at"], _run_name(file)) for file in self.cell_files()]
         started = [run.name for run in self.runs() if run.start_files()]
         return max(cells)[1] if cells else started[-1] if started else None
 
@@ -278,18 +278,18 @@ class Store:
         changed = 0
         for run in self.runs():
             for file in [file for file in self.cell_files() if file.is_relative_to(run.folder)]:
-                cell = files.read(file)
+                cell = read_cell(file)
                 found = certificates.certify(cell, requests_of(file))
                 if found != cell.get("certificate"):
                     changed += found["verdict"] != (cell.get("certificate") or {}).get("verdict")
-                    files.write(file, cell | {"certificate": found})
+                    files.write(file, files.read(file) | {"certificate": found})
             self.rebuild(run)
         return changed
 
     def rebuild(self, run: Run) -> None:
         """Derive cells.csv and starts.csv of a run from its files."""
         cells = [
-            cell_row(files.read(file))
+            cell_row(read_cell(file))
             for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
             if not file.name.endswith(".requests.json")
         ]
@@ -346,9 +346,16 @@ def engine_of(run: dict) -> str:
     return f"vLLM {version}" if version else ""
 
 
+def read_cell(cell_file: Path) -> dict:
+    """A stored cell, its counters under our names whenever it was stored."""
+    return old_cells.current(files.read(cell_file))
+
+
 def requests_of(cell_file: Path) -> list[dict]:
-    """The records of a cell's requests: start_s, ttft_s, itls_s, input_tokens, output_tokens, error."""
-    return files.read(cell_file.with_suffix(".requests.json"))
+    """The records of a cell's requests: start_s, ttft_s, itls_s, input_tokens, output_tokens, error, and `counters`
+    where requests came one by one.
+    """
+    return list(map(old_cells.current, files.read(cell_file.with_suffix(".requests.json"))))
 
 
 def cell_row(cell: dict) -> dict:

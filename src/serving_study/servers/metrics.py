@@ -6,36 +6,16 @@ cell. Acceptance has one definition here: accepted / drafted tokens of the cell 
 
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..engines import vllm
+from ..engines import base
+from ..engines.base import Counters, Series, Snapshot
 from ..errors import LoadError
 
 # Our servers are on this machine: a proxy that the environment names is for others, and would be measured along.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """All samples of one scrape."""
-
-    series: Series
-
-    def total(self, name: str) -> float | None:
-        """The sum of a sample over its labels; None when the server has no such sample."""
-        values = [value for (sample, _), value in self.series.items() if sample == name]
-        return sum(values) if values else None
-
-    def by_label(self, name: str, label: str) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        for (sample, labels), value in self.series.items():
-            if sample == name and label in dict(labels):
-                sums[dict(labels)[label]] = sums.get(dict(labels)[label], 0) + value
-        return sums
 
 
 def parse(text: str) -> Snapshot:
@@ -57,42 +37,46 @@ def scrape(url: str, timeout_s: float = 10) -> Snapshot:
         raise LoadError("the server's counters cannot be read", value=f"{url}/metrics: {error}") from None
 
 
-def difference(before: Snapshot, after: Snapshot, names: tuple[str, ...] = vllm.COUNTERS) -> dict:
-    """Counter by counter, what happened in between; a counter that the server does not have is None, never 0."""
+def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Sequence[str] = base.NAMES) -> dict:
+    """Counter by counter under our names, what happened in between; one that the server does not have is None, never 0.
+
+    `finished` has the finished requests by reason, each histogram its `count` and `sum_s`.
+    """
     result = {}
     for name in names:
-        start, end = before.total(name), after.total(name)
+        start, end = (snapshot.total(counters.samples.get(name)) for snapshot in (before, after))
         result[name] = None if end is None else end - (start or 0)
-    finished, earlier = (
-        after.by_label(vllm.REQUESTS, "finished_reason"),
-        before.by_label(vllm.REQUESTS, "finished_reason"),
+    earlier, finished = (
+        snapshot.by_label(counters.samples.get(base.FINISHED_REQUESTS), counters.finish_reason)
+        for snapshot in (before, after)
     )
     result["finished"] = {
         reason: count - earlier.get(reason, 0) for reason, count in finished.items() if count != earlier.get(reason, 0)
     }
-    for name in vllm.HISTOGRAMS:
-        count, total = after.total(f"{name}_count"), after.total(f"{name}_sum")
+    for name, sample in counters.histograms.items():
+        count, total = after.total(f"{sample}_count"), after.total(f"{sample}_sum")
         if count is not None and total is not None:
-            spent, seen = total - (before.total(f"{name}_sum") or 0), count - (before.total(f"{name}_count") or 0)
+            spent, seen = total - (before.total(f"{sample}_sum") or 0), count - (before.total(f"{sample}_count") or 0)
             result[name] = {"count": seen, "sum_s": spent}
     return result
 
 
-def block_tokens(snapshot: Snapshot) -> int | None:
+def block_tokens(snapshot: Snapshot, counters: Counters) -> int | None:
     """Tokens of a block of the server's KV cache; None when it does not say."""
-    sizes = [size for size in snapshot.by_label(vllm.CACHE, "block_size") if size.isdigit()]
+    sizes = [size for size in snapshot.by_label(*counters.block_size) if size.isdigit()]
     return int(sizes[0]) if len(sizes) == 1 else None
 
 
-def acceptance(before: Snapshot, after: Snapshot) -> dict:
+def acceptance(before: Snapshot, after: Snapshot, counters: Counters) -> dict:
     """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position;
     empty without drafts.
     """
-    counts = difference(before, after)
-    drafts, drafted, accepted = (counts[name] for name in (vllm.DRAFTS, vllm.DRAFTED, vllm.ACCEPTED))
+    names = (base.DRAFTS, base.DRAFTED, base.ACCEPTED)
+    drafts, drafted, accepted = map(difference(before, after, counters, names).get, names)
     if not drafts or not drafted or accepted is None:
         return {}
-    start, end = (snapshot.by_label(vllm.ACCEPTED_PER_POSITION, "position") for snapshot in (before, after))
+    sample = counters.samples.get(base.ACCEPTED_PER_POSITION)
+    start, end = (snapshot.by_label(sample, counters.position) for snapshot in (before, after))
     positions = {int(position): (value - start.get(position, 0)) / drafts for position, value in end.items()}
     return {
         "drafts": int(drafts),

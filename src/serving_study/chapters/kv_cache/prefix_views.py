@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from pandas.io.formats.style import Styler
 
-from ... import files
 from ...analysis import drawing, plots, tables, verdicts
 from ...hardware import prices
-from ...results import certificates, reference
+from ...results import certificates, reference, store
 from . import costs
 from .prefixes import (
     CACHED,
@@ -77,7 +76,7 @@ def certificate(frame: pandas.DataFrame) -> Styler:
     """
     rows = []
     for cell in frame.itertuples():
-        stored = files.read(cell.file)
+        stored = store.read_cell(cell.file)
         found, telling = (
             stored["certificate"],
             "mechanism" if stored["technique"] in certificates.REUSING else "cold caches",

@@ -16,7 +16,7 @@ import pandas
 
 from ... import files, paths
 from ...analysis import comparisons, tables
-from ...engines import vllm
+from ...engines import base
 from ...errors import StudyError
 from ...hardware import ceilings
 from ...measure.mechanisms import tiers as below
@@ -53,7 +53,7 @@ def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
     """
     rows = []
     for file in frame["file"]:
-        cell = files.read(file)
+        cell = store.read_cell(file)
         about, counters = cell.get("reuse") or {}, cell["counters"]
         row = {
             name: about.get(name)
@@ -71,9 +71,9 @@ def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
             )
         }
         device, external, read = (
-            counters.get(vllm.PREFIX_HITS),
-            counters.get(vllm.EXTERNAL_HITS) or 0,
-            counters.get(vllm.PROMPT_TOKENS),
+            counters.get(base.PREFIX_HITS),
+            counters.get(base.EXTERNAL_HITS) or 0,
+            counters.get(base.PROMPT_TOKENS),
         )
         rows.append(
             row
@@ -100,8 +100,8 @@ def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
     for cell in cells[(cells["sequence"] == True) | (cells["kind"] == "WorkingSet")].itertuples():  # noqa: E712 - None is neither
         for index, request in enumerate(store.requests_of(cell.file)):
             counters = request.get("counters") or {}
-            device, external = counters.get(vllm.PREFIX_HITS), counters.get(vllm.EXTERNAL_HITS) or 0
-            spent = counters.get(vllm.WATCHED[-1])
+            device, external = counters.get(base.PREFIX_HITS), counters.get(base.EXTERNAL_HITS) or 0
+            spent = counters.get(base.TTFT_SUM)
             row = {
                 "arm": cell.arm,
                 "kind": cell.kind,
@@ -403,7 +403,7 @@ def read_from(frame: pandas.DataFrame) -> dict[str, str]:
     """
     wrote, free = {}, {}
     for file in frame.get("file", ()):
-        moved = files.read(file).get("moved") or {}
+        moved = store.read_cell(file).get("moved") or {}
         if "disk" not in moved.get("tiers", {}):
             continue
         key = frame.loc[frame["file"] == file, "arm"].iloc[0], file.parents[3]
@@ -464,8 +464,8 @@ def _bytes_and_prediction(cells: pandas.DataFrame) -> tuple[float, float, float]
     """Bytes of a token as one arm's cells counted them, GB/s of the link by its host's tables, and the break-even
     length (tokens) that this link gives its model; missing where that is not known.
     """
-    for cell in map(files.read, cells["file"]):
-        back, told = cell["counters"].get(vllm.EXTERNAL_HITS), cell.get("moved")
+    for cell in map(store.read_cell, cells["file"]):
+        back, told = cell["counters"].get(base.EXTERNAL_HITS), cell.get("moved")
         if not told or not told["out_bytes"] or not back:
             continue
         each = told["out_bytes"] / back
@@ -493,7 +493,7 @@ def moved(frame: pandas.DataFrame, plan=None) -> pandas.DataFrame:
     arms, rows = {arm.name: arm for arm in plan.arms} if plan else {}, []
     cells = facts(comparisons.usable(frame))
     for cell in _of_one_length(cells[cells["kind"] == "WorkingSet"]).itertuples():
-        stored = files.read(cell.file)
+        stored = store.read_cell(cell.file)
         told = stored.get("moved")
         if stored["technique"] != "offload" or told is None and cell.arm not in arms:
             continue

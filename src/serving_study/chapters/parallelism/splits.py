@@ -304,7 +304,7 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
             work = predictions.work(shapes.load(MODELS[split.group]), split.tp, split.pp)
         except ParameterError:
             continue
-        prompts, each = files.read(cell.file)["asked"]["prompts"], max(1, cell.concurrency // split.copies)
+        prompts, each = store.read_cell(cell.file)["asked"]["prompts"], max(1, cell.concurrency // split.copies)
         seen = latency.closed_loop(
             predictions.lengths(cell.concurrency, prompts)[: max(1, prompts * each // cell.concurrency)], each, work, on
         )

@@ -21,8 +21,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import servers
-from ...engines import logs, vllm
+from ... import engines, servers
+from ...engines import base, logs, vllm
 from ...engines.arms import Arm
 from ...errors import LoadError, ModelError, ServerError
 from ...loads import Load, prompts
@@ -46,7 +46,11 @@ def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
     The prompt is as long as the shortest of the loads that a cache can give anything of, and like none of theirs.
     Raises ServerError when nothing is found where the arm's technique has to find it: every cell would be of a cache
     that does nothing."""
-    block = metrics.block_tokens(metrics.scrape(server.url)) if arm.technique in TECHNIQUES else None
+    block = (
+        metrics.block_tokens(metrics.scrape(server.url), engines.get(arm.engine).COUNTERS)
+        if arm.technique in TECHNIQUES
+        else None
+    )
     sizes = sorted(
         (load.dataset.shared, load.dataset.own)
         for load in loads
@@ -61,9 +65,11 @@ def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
             _empty_device(server)
         before = metrics.scrape(server.url)
         servers.fill(server, prompt, "the probe of the cache")
-        counts = metrics.difference(before, metrics.scrape(server.url), (vllm.PREFIX_HITS, vllm.EXTERNAL_HITS))
-        found = {"probe_device_tokens": counts[vllm.PREFIX_HITS], "probe_external_tokens": counts[vllm.EXTERNAL_HITS]}
-        if counts[vllm.EXTERNAL_HITS if arm.technique == "offload" else vllm.PREFIX_HITS]:
+        counts = metrics.difference(
+            before, metrics.scrape(server.url), engines.get(arm.engine).COUNTERS, (base.PREFIX_HITS, base.EXTERNAL_HITS)
+        )
+        found = {"probe_device_tokens": counts[base.PREFIX_HITS], "probe_external_tokens": counts[base.EXTERNAL_HITS]}
+        if counts[base.EXTERNAL_HITS if arm.technique == "offload" else base.PREFIX_HITS]:
             return found
         time.sleep(APART_S)
     device, external = (found[name] or 0 for name in found)
@@ -191,9 +197,11 @@ def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens:
             "tiers": tiers,
             "counted": "pieces by the LMCache server, tokens by the engine",
         }
-    counts = metrics.difference(before.engine, after.engine, (vllm.STORED_BYTES, vllm.LOADED_BYTES))
-    if counts[vllm.STORED_BYTES] is not None or counts[vllm.LOADED_BYTES] is not None:
-        found = {"in_bytes": counts[vllm.STORED_BYTES], "out_bytes": counts[vllm.LOADED_BYTES] or 0}
+    counts = metrics.difference(
+        before.engine, after.engine, engines.get(arm.engine).COUNTERS, (base.STORED_BYTES, base.LOADED_BYTES)
+    )
+    if counts[base.STORED_BYTES] is not None or counts[base.LOADED_BYTES] is not None:
+        found = {"in_bytes": counts[base.STORED_BYTES], "out_bytes": counts[base.LOADED_BYTES] or 0}
         return found | {"tiers": {"memory": found}, "counted": "bytes by the engine"}
     wrote = None if after.files_bytes is None else after.files_bytes - before.files_bytes
     stored = None if after.stored_tokens is None else _bytes(after.stored_tokens - before.stored_tokens, each)
