@@ -17,10 +17,11 @@ import pandas
 from rich.console import Console
 from rich.table import Table
 
-from serving_study import engines, environments, paths, servers
+from serving_study import engines, environments, paths
 from serving_study.chapters import sections
 from serving_study.hardware import hosts
 from serving_study.measure import sweeps
+from serving_study.servers import preflight
 
 ARMS = ["baseline", "ngram-k3"]
 METRICS = ["output_throughput", "median_tpot_ms", "median_ttft_ms"]
@@ -35,7 +36,7 @@ def ours(plan, folder: Path) -> tuple[float, pandas.DataFrame]:
 
 def peer(plan, folder: Path) -> tuple[float, pandas.DataFrame]:
     vllm = plan.environment.python.parent / "vllm"
-    engine, port = engines.get("vllm"), servers.free_port()
+    engine, port = engines.get("vllm"), preflight.free_port()
     rows, spent = [], 0.0
     for arm in plan.arms:
         command = [str(vllm), *engine.command(arm, plan.environment.python, port)[3:]]

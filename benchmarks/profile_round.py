@@ -16,9 +16,10 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from serving_study import files, servers
+from serving_study import files
 from serving_study.chapters import sections
 from serving_study.results import store
+from serving_study.servers import client, fleet
 
 TOKENS = 48
 
@@ -37,11 +38,11 @@ def profile(plan, arm, folder: Path) -> dict:
         },
         environment=arm.environment | {"VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1"},
     )
-    with servers.serve(arm, plan.host, plan.environment, folder) as server:
-        servers.complete(server.url, arm.model.name, "Once upon a time", TOKENS, 120, ignore_eos=True)
+    with fleet.serve(arm, plan.host, plan.environment, folder) as server:
+        client.complete(server.url, arm.model.name, "Once upon a time", TOKENS, 120, ignore_eos=True)
         for verb in ("start_profile", "stop_profile"):
             if verb == "stop_profile":
-                servers.complete(server.url, arm.model.name, "In the beginning there was", TOKENS, 120, ignore_eos=True)
+                client.complete(server.url, arm.model.name, "In the beginning there was", TOKENS, 120, ignore_eos=True)
             urllib.request.urlopen(
                 urllib.request.Request(f"{server.url}/{verb}", data=b"", method="POST"), timeout=300
             ).read()

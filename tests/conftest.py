@@ -12,8 +12,9 @@ import fake_study
 import psutil
 import pytest
 
-from serving_study import paths, servers
+from serving_study import paths
 from serving_study.measure import sweeps
+from serving_study.servers import preflight
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ class Study:
         assert not self.alive(), [psutil.Process(pid).cmdline() for pid in self.alive()]
         assert not self.wardens()
         for event in self.events("server"):
-            servers.check_port(event["port"])
+            preflight.check_port(event["port"])
 
 
 def is_alive(pid: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import fake_engine
 
-from serving_study import engines, files, loads, servers
+from serving_study import engines, files, loads
 from serving_study.engines import vllm
 from serving_study.engines.arms import Arm, Sidecar
 from serving_study.environments import Environment
@@ -22,6 +22,7 @@ from serving_study.loads import Load, datasets, prompts
 from serving_study.measure import sweeps
 from serving_study.models.checkpoints import Model
 from serving_study.results import certificates
+from serving_study.servers import fleet
 
 HERE = Path(__file__).parent
 SERVER = HERE / "fake_engine.py"
@@ -157,7 +158,7 @@ def register(setattr_, setitem) -> None:
     """Put the fakes in place, through pytest's monkeypatch or plainly."""
     setitem(engines.ENGINES, "fake", FakeEngine())
     setattr_(loads, "ENGINE_SIDE", SIDE)
-    setattr_(servers, "GRACE_S", 1.0)
+    setattr_(fleet, "GRACE_S", 1.0)
     # What the machine's other guests take is not under test here; test_certificates plants it.
     setattr_(certificates, "STEAL_SHARE", 1.0)
 

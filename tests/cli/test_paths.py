@@ -15,11 +15,12 @@ import pytest
 from conftest import fakes
 from fake_study import cells, starts
 
-from serving_study import engines, files, paths, servers
+from serving_study import engines, files, paths
 from serving_study.engines import vllm
 from serving_study.environments import Environment
 from serving_study.measure import sweeps
 from serving_study.results import store
+from serving_study.servers import fleet
 
 pytestmark = pytest.mark.alone
 
@@ -61,7 +62,7 @@ def test_the_library_is_loaded_into_the_server(spaced, interpreter, monkeypatch)
     monkeypatch.setitem(engines.ENGINES, "fake", Preloading())
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     plan = replace(spaced.plan([spaced.arm("good")]), environment=interpreter)
-    with servers.serve(plan.arms[0], plan.host, plan.environment, spaced.folder / "log") as server:
+    with fleet.serve(plan.arms[0], plan.host, plan.environment, spaced.folder / "log") as server:
         maps = Path(f"/proc/{server.pid}/maps").read_text()
         command = psutil.Process(server.pid).cmdline()
     assert str(interpreter.python.parent.parent / "lib" / "libiomp5.so") in maps
@@ -119,7 +120,7 @@ def test_a_server_of_a_user_without_a_home_keeps_its_caches_with_us(study, monke
     nowhere.touch()
     monkeypatch.setenv("HOME", str(nowhere / "nobody"))
     plan = study.plan([study.arm("good")])
-    with servers.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+    with fleet.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
         variables = psutil.Process(server.pid).environ()
     assert variables["XDG_CACHE_HOME"] == str(paths.CACHE / "engine" / "xdg_cache_home")
     assert variables["HF_HOME"].startswith(str(paths.CACHE))

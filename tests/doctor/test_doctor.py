@@ -22,7 +22,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from serving_study import cli, environments, paths, servers
+from serving_study import cli, environments, paths
 from serving_study.chapters import book, sections
 from serving_study.doctor import checks, findings, machine
 from serving_study.doctor.findings import FAIL, OK, WARN, Finding
@@ -34,6 +34,8 @@ from serving_study.hardware import hosts
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
 from serving_study.results import store
+from serving_study.servers import preflight
+from serving_study.servers.server import WARDEN
 
 CPU = Host("cpu", "A CPU", 2, 8.0, 8.0)
 TWO_GPUS = Host(
@@ -714,18 +716,18 @@ def test_the_hub_answers(web, monkeypatch):
 
 
 def test_a_hub_that_is_not_there_is_a_warning(monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{preflight.free_port()}")
     found = machine.hub(None)
     assert found.outcome == WARN and "Connection refused" in found.found
     assert found.wanted == "an answer; without, random weights are used"
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{preflight.free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert machine.hub(None).wanted == "an answer; without, the run ends"  # the proxy's fault, not the hub's
 
 
 def test_a_run_that_wants_real_weights_ends_without_a_hub(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{preflight.free_port()}")
     arms = [Arm("arm", model(tmp_path, "a/absent", 100), engine="fake")]
     plan = replace(fake_study.plan(arms), parameters={"weights": "real"})
     assert machine.hub(plan).wanted == "an answer; without, the run ends"
@@ -947,7 +949,7 @@ def test_a_mirror_that_lies_or_is_not_there(s3, web, monkeypatch):
     found = machine.mirror("s3://figures/x")
     assert found.outcome == FAIL and "what was put does not come back" in found.found
     assert [line.split()[0] for line in web.seen] == ["PUT", "GET", "DELETE"]
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{servers.free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{preflight.free_port()}")
     assert machine.mirror("s3://figures/x").outcome == FAIL
 
 
@@ -972,7 +974,7 @@ def test_other_load_is_said_on_a_cpu_host(monkeypatch):
 def test_servers_of_an_earlier_run_are_named(tmp_path):
     log = tmp_path / "server.log"
     with subprocess.Popen(
-        [sys.executable, servers.WARDEN, "1", log, "sleep", "300"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, WARDEN, "1", log, "sleep", "300"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as warden:
         warden.stdout.readline()
         found = machine.earlier_runs()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from serving_study import engines, servers
-from serving_study.engines import vllm
+from serving_study import engines
+from serving_study.engines import logs, vllm
 from serving_study.engines.arms import Arm, _prescribe
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
+from serving_study.servers.server import died
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 CPU = Host("cpu", "x", 2, 8, 8)
@@ -396,15 +397,15 @@ def test_a_consequence_is_not_the_cause_where_there_is_another():
 
 def test_a_dead_server_names_cause_and_end_of_log(tmp_path):
     (tmp_path / "server.log").write_text(log("gpu-oom"))
-    error = servers.died(BASELINE, tmp_path / "server.log", 1)
+    error = died(BASELINE, tmp_path / "server.log", 1)
     assert error.reason.startswith("out of memory: tried to allocate 270.00 MiB") and error.exit_code == 1
     assert len(error.last_lines) == 9 and error.last_lines[-1].endswith("Failed core proc(s): {}")
-    assert servers.died(BASELINE, LOGS / "cpu-baseline.log", 1).reason == "the log does not say why"
-    assert len(servers.died(BASELINE, LOGS / "cpu-baseline.log", 1).last_lines) == 20
+    assert died(BASELINE, LOGS / "cpu-baseline.log", 1).reason == "the log does not say why"
+    assert len(died(BASELINE, LOGS / "cpu-baseline.log", 1).last_lines) == 20
 
 
 def test_a_missing_log_has_no_last_lines(tmp_path):
-    assert servers.tail(tmp_path / "none.log") == ()
+    assert logs.tail(tmp_path / "none.log") == ()
 
 
 def test_an_unknown_engine_is_refused():

@@ -2,11 +2,11 @@
 
 import pytest
 
-from serving_study import servers
 from serving_study.doctor import checks
 from serving_study.doctor.findings import FAIL, OK
 from serving_study.environments import variables
 from serving_study.errors import HostError
+from serving_study.servers import fleet
 
 KUBERNETES = {  # what a pod gets beside a service named vllm
     "VLLM_SERVICE_HOST": "10.0.0.1",
@@ -111,7 +111,7 @@ def test_a_port_that_is_one_is_left_alone():
 def test_nothing_starts_and_the_doctor_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("VLLM_PORT", KUBERNETES["VLLM_PORT"])
     with pytest.raises(HostError, match="would break the server"):
-        servers.launch(None, None, None, tmp_path / "never")
+        fleet.launch(None, None, None, tmp_path / "never")
     assert not (tmp_path / "never").exists()
     finding = checks.caller_variables()
     assert finding.outcome == FAIL and "VLLM_PORT" in finding.found and "unset VLLM_PORT" in finding.fix

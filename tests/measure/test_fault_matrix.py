@@ -23,10 +23,11 @@ from pathlib import Path
 import pytest
 from fake_study import cells, failed, foreign, starts, wait_for
 
-from serving_study import loads, paths, servers
+from serving_study import loads, paths
 from serving_study.analysis import comparisons
 from serving_study.errors import StoreError
 from serving_study.measure import sweeps
+from serving_study.servers import client, fleet, preflight
 
 pytestmark = pytest.mark.alone
 
@@ -156,14 +157,14 @@ def killed(scene, server):
 @contextmanager
 def anothers_port(scene, server):
     """The second arm's server is given the port on which another job's server answers, and never listens itself."""
-    launch, free_port = servers.launch, servers.free_port
+    launch, free_port = fleet.launch, preflight.free_port
     with foreign() as port, switched("silent")(scene, server), scene.monkeypatch.context() as patch:
 
         def launch_there(arm, *positional, **named):
-            patch.setattr(servers, "free_port", (lambda: port) if arm.name == "second" else free_port)
+            patch.setattr(preflight, "free_port", (lambda: port) if arm.name == "second" else free_port)
             return launch(arm, *positional, **named)
 
-        patch.setattr(servers, "launch", launch_there)
+        patch.setattr(fleet, "launch", launch_there)
         yield
 
 
@@ -326,7 +327,7 @@ class Fault:
     k: int = 0
     ranks: int = 1
     hangs: bool = False
-    last_words_s: float = servers.LAST_WORDS_S
+    last_words_s: float = client.LAST_WORDS_S
     disk: bool = False
 
 
@@ -404,8 +405,8 @@ def test_the_table_and_the_matrix_hold_the_same_faults():
 @pytest.mark.parametrize("name", FAULTS)
 def test_after_a_fault(study, measured, monkeypatch, name):
     fault, row = FAULTS[name], ROWS[name]
-    monkeypatch.setattr(servers, "GRACE_S", 0.3)
-    monkeypatch.setattr(servers, "LAST_WORDS_S", fault.last_words_s)
+    monkeypatch.setattr(fleet, "GRACE_S", 0.3)
+    monkeypatch.setattr(client, "LAST_WORDS_S", fault.last_words_s)
     scene = Scene(study, monkeypatch, fault.k, fault.ranks)
     with small_disk() if fault.disk else nullcontext():
         shutil.copytree(measured, paths.RESULTS, dirs_exist_ok=True)

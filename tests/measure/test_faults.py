@@ -13,11 +13,12 @@ import psutil
 import pytest
 from fake_study import cells, failed, starts, wait_for
 
-from serving_study import files, loads, servers
+from serving_study import files, loads
 from serving_study.errors import DatasetError, EngineEnvironmentError, HostError, ModelError, ServerError, StoreError
 from serving_study.measure import starts as serving_starts
 from serving_study.measure import sweeps
 from serving_study.results import sources, store
+from serving_study.servers import fleet, preflight
 
 pytestmark = pytest.mark.alone
 
@@ -112,14 +113,14 @@ def test_a_slow_start_is_waited_for(study):
     [("silent", 2.0, "no answer within 2 s"), ("probe-hangs", 2.0, "TimeoutError: timed out")],
 )
 def test_a_server_that_never_gets_ready_is_given_up(study, monkeypatch, fault, allowed_s, reason):
-    real, faulty = servers.serve, servers.serve
+    real, faulty = fleet.serve, fleet.serve
 
     def serve(arm, *positional, **named):
         return (functools.partial(faulty, timeout_s=allowed_s) if arm.name == "faulty" else real)(
             arm, *positional, **named
         )
 
-    monkeypatch.setattr(servers, "serve", serve)
+    monkeypatch.setattr(fleet, "serve", serve)
     record = starts(with_a_good_arm(study, fault=fault))["faulty"]
     assert record["outcome"] == "failed" and reason in record["reason"]
 
@@ -241,7 +242,7 @@ def test_a_start_that_was_good_keeps_its_figures_when_the_server_dies_later(stud
 
 
 def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkeypatch):
-    real, lives = servers.serve, []
+    real, lives = fleet.serve, []
 
     def serve(arm, *positional, **named):
         if arm.name == "faulty":
@@ -250,7 +251,7 @@ def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkey
                 raise HostError("too little free memory", value="0.1 GiB free, about 6 wanted")
         return real(arm, *positional, **named)
 
-    monkeypatch.setattr(servers, "serve", serve)
+    monkeypatch.setattr(fleet, "serve", serve)
     record = starts(with_a_good_arm(study, fault="dies-after", after=6))["faulty"]
     assert len(lives) == 2 and record["outcome"] == "failed" and "too little free memory" in record["reason"]
     assert record["figures"].items() >= FIGURES.items()
@@ -258,9 +259,9 @@ def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkey
 
 
 def test_before_a_server_is_started_once_more_its_memory_is_back(study, monkeypatch):
-    happened, serve = [], servers.serve
-    monkeypatch.setattr(servers, "wait_for_gpu_memory", lambda *_: happened.append("memory"))
-    monkeypatch.setattr(servers, "serve", lambda *some, **named: happened.append("serve") or serve(*some, **named))
+    happened, serve = [], fleet.serve
+    monkeypatch.setattr(preflight, "wait_for_gpu_memory", lambda *_: happened.append("memory"))
+    monkeypatch.setattr(fleet, "serve", lambda *some, **named: happened.append("serve") or serve(*some, **named))
     results = sweeps.run(study.plan([study.arm("once", fault="dies-after", after=5, lives=1)], repeats=2))
     assert happened == ["serve", "memory", "serve", "memory"] and starts(results)["once"]["outcome"] == "ok"
 
@@ -276,7 +277,7 @@ def late_memory(monkeypatch):
             raise HostError("GPU memory did not come back after a server ended", value="free [2.0] GiB")
         return 0.0
 
-    monkeypatch.setattr(servers, "wait_for_gpu_memory", wait)
+    monkeypatch.setattr(preflight, "wait_for_gpu_memory", wait)
 
 
 def test_memory_that_comes_back_late_is_added_to_a_good_start(study, late_memory):
@@ -321,7 +322,7 @@ def test_an_error_of_one_arm_ends_that_arm_alone(study, monkeypatch, name, place
 
     if place == "at the start":
         meant = lambda arm, *_: arm.name == "faulty"  # noqa: E731
-        monkeypatch.setattr(servers, "launch", raised(servers.launch, meant))
+        monkeypatch.setattr(fleet, "launch", raised(fleet.launch, meant))
     else:
         meant = lambda plan, run, cell, *_: cell.arm.name == "faulty" and cell.repeat == 1  # noqa: E731
         monkeypatch.setattr(sweeps, "_measure_cell", raised(sweeps._measure_cell, meant))
@@ -362,7 +363,7 @@ def test_a_kernels_colours_do_not_reach_a_server(study, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("CLICOLOR_FORCE", "1")
     plan, folder = study.plan([study.arm("good")]), study.folder / "log"
-    with servers.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
+    with fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
         variables = psutil.Process(server.pid).environ()
     assert not {"FORCE_COLOR", "CLICOLOR_FORCE"} & set(variables)
 
@@ -392,7 +393,7 @@ def test_an_unsupported_arm_is_recorded_and_never_started(study):
 
 
 def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, monkeypatch):
-    monkeypatch.setattr(servers, "free_port", lambda: foreign)
+    monkeypatch.setattr(preflight, "free_port", lambda: foreign)
     results = sweeps.run(study.plan([study.arm("faulty", fault="silent")]))
     record = starts(results)["faulty"]
     assert (
@@ -411,7 +412,7 @@ def test_a_busy_port_fails_the_arm_before_anything_starts(study, foreign):
     )
     assert not study.events("server")
     with pytest.raises(HostError, match=f"the port is busy: {foreign}, held by"):
-        servers.check_port(foreign)
+        preflight.check_port(foreign)
 
 
 def test_a_proxy_of_the_environment_is_not_in_between(study, monkeypatch):
@@ -496,7 +497,7 @@ def test_a_server_does_not_outlive_its_warden(study):
     folder.mkdir()
     with (
         pytest.raises(ServerError, match="good: the server ended"),
-        servers.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+        fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
     ):
         assert study.alive() == {server.pid} and server.owns_port() is True
         server.warden.kill()

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 from fake_study import TIMED
 
-from serving_study import environments, files, loads, servers
+from serving_study import environments, files, loads
 from serving_study.chapters.kv_cache import prefixes
 from serving_study.errors import LoadError
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweeps
 from serving_study.models import checkpoints
 from serving_study.results import store
+from serving_study.servers import fleet
 
 pytestmark = pytest.mark.alone
 
@@ -134,7 +135,7 @@ def test_a_load_that_the_real_parser_refuses_is_an_error_with_its_cause(
     plan = replace(study.plan([arm], prompts=3, output_tokens=4), environment=environment)
     with (
         loads.Generator(environment, tmp_path / "generator.log") as generator,
-        servers.serve(arm, plan.host, environment, tmp_path) as server,
+        fleet.serve(arm, plan.host, environment, tmp_path) as server,
     ):
         real = loads.Load.arguments
         with monkeypatch.context() as changed:

@@ -11,7 +11,7 @@ import threading
 import pytest
 from fake_study import cells, failed, starts, wait_for
 
-from serving_study import environments, paths, servers
+from serving_study import engines, environments, paths
 from serving_study.measure import sweeps
 
 sys.path.insert(0, str(environments.ENGINE_SIDE))
@@ -110,9 +110,9 @@ def test_a_killed_harness_leaves_neither_behind(study, faults):
 
 def test_a_stranger_on_one_of_its_ports_is_named(study, foreign, monkeypatch):
     arm = study.arm("pair", sidecar={"chunk_size": 128})
-    real = servers.engines.get("fake").sidecar
+    real = engines.get("fake").sidecar
     monkeypatch.setattr(
-        type(servers.engines.get("fake")),
+        type(engines.get("fake")),
         "sidecar",
         lambda self, log: {**vllm_said, "http_port": foreign} if (vllm_said := real(log)) else None,
     )

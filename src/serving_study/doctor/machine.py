@@ -26,7 +26,6 @@ from pathlib import Path
 
 import psutil
 
-from .. import servers
 from ..engine_side import fetch
 from ..engines import probes
 from ..engines.arms import Arm
@@ -37,6 +36,8 @@ from ..hardware.hosts import Host
 from ..hardware.links import topology
 from ..measure.sweeps import Plan
 from ..results import certificates
+from ..servers import preflight
+from ..servers.server import WARDEN
 from .findings import FAIL, OK, WARN, Finding, of_error
 
 HUB = "https://huggingface.co"
@@ -52,7 +53,7 @@ def memory(arms: list[Arm], host: Host) -> list[Finding]:
     faults = {}
     for arm in arms or [Arm("any", None, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=len(host.gpus))]:
         try:
-            servers.check_memory(arm, host)
+            preflight.check_memory(arm, host)
         except HostError as error:
             faults.setdefault(error.what, of_error("memory", error))
     if faults:
@@ -64,7 +65,7 @@ def memory(arms: list[Arm], host: Host) -> list[Finding]:
                 ", ".join(f"GPU {gpu.index}: {gpu.free_gib:.1f} of {gpu.memory_gib:.1f} GiB free" for gpu in host.gpus),
             )
         ]
-    wanted = f", about {max(map(servers.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
+    wanted = f", about {max(map(preflight.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
     return [Finding("memory", f"{hosts.free_memory_gib():.1f} GiB free{wanted}")]
 
 
@@ -127,7 +128,7 @@ def open_files(plan: Plan | None) -> Finding:
 def port(number: int) -> Finding:
     """Nothing listens where the servers are to listen."""
     try:
-        servers.check_port(number)
+        preflight.check_port(number)
     except HostError as error:
         return of_error("port", error)
     return Finding("port", f"{number} is free")
@@ -137,7 +138,7 @@ def disk(what: str, folder: Path, wanted_gib: float = 0.2) -> Finding:
     """Free space where `folder` is or will be."""
     place = _standing(folder)
     try:
-        servers.check_disk(place, wanted_gib)
+        preflight.check_disk(place, wanted_gib)
     except HostError as error:
         return of_error(what, error)
     return Finding(what, f"{shutil.disk_usage(place).free / hosts.GIB:.1f} GiB free at {place}")
@@ -415,7 +416,7 @@ def earlier_runs() -> Finding:
     alive = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if str(servers.WARDEN) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            if str(WARDEN) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 alive.append(process.pid)
     if alive:
         return Finding(

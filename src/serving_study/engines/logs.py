@@ -1,4 +1,4 @@
-"""A server's log as it is read: without colours, and without the names that its processes put before their lines.
+"""A server's log: as it is read, without colours and names of processes, and as it is published, without paths.
 
 What can mislead: a notebook's kernel sets FORCE_COLOR for all that it starts, so that even a file has colours in it; a
 progress bar ends its lines with a carriage return; each of an engine's processes puts `(EngineCore_DP0 pid=123) `
@@ -8,11 +8,15 @@ before its own, a worker's even twice. A pattern that begins at a line's start f
     'ValueError: too long'
 """
 
+import os
 import re
 from pathlib import Path
 
+from .. import paths
+
 COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 PROCESS = re.compile(r"^(?:\([\w.:-]+ (?:\w+=[\w.:-]+(?:, ?)?)+\) ?)+", re.MULTILINE)
+LAST_LINES = 20
 
 
 def read(file: Path) -> str:
@@ -31,3 +35,29 @@ def plain(text: str) -> str:
 def unprefixed(text: str) -> str:
     """`plain` text, and without the names of processes at the start of its lines."""
     return PROCESS.sub("", plain(text))
+
+
+def tidy_log(log: Path, keep: int = 400) -> None:
+    """Take this machine's paths out of a finished log, and the middle out of a very long one: logs are published with
+    results.
+    """
+    lines = read(log).splitlines()
+    if len(lines) > 2 * keep:
+        lines = [*lines[:keep], f"[{len(lines) - 2 * keep} lines left out]", *lines[-keep:]]
+    log.write_text(tidied("\n".join(lines) + "\n"))
+
+
+def tidied(text: str) -> str:
+    """A server's words without colours and without this machine's paths."""
+    text = plain(text)
+    home = os.path.expanduser("~")
+    for path, name in ((paths.CACHE, ".cache"), (paths.RESULTS, "results"), (paths.ROOT, "."), (home, "~")):
+        if len(str(path)) > 1:  # a user without a home, as some containers' are, has `/` or `~`
+            text = text.replace(str(path), name)
+    text = re.sub(r"(?:/[\w.+-]+)+/(?=(?:site-packages|dist-packages|vllm|torch|transformers)/)", "…/", text)
+    return re.sub(r"(?:/[\w.+-]+)+/bin/(?=python)", "", text)
+
+
+def tail(log: Path, lines: int = LAST_LINES) -> tuple[str, ...]:
+    """The last lines of a log."""
+    return tuple(line[:300] for line in read(log).splitlines()[-lines:])

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from .. import engines
 from ..engines import vllm
+from ..engines.logs import tail
 from ..environments import ENGINE_SIDE, Environment
 from ..errors import LoadError, ServerError
-from ..servers import Server, died, tail
+from ..servers.server import Server, died
 from . import prompts
 from .datasets import Dataset
 from .prompts import Exact

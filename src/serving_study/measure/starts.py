@@ -15,14 +15,15 @@ import re
 import time
 from collections.abc import Callable
 
-from .. import engines, files, servers
+from .. import engines, files
 from ..engines import logs, vllm
 from ..engines.arms import Arm
 from ..errors import StoreError, StudyError
 from ..hardware import hosts
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import metrics
+from ..servers import fleet, metrics, preflight
+from ..servers.server import UNSAID
 from . import sweeps
 from .sweeps import Plan, Results
 
@@ -102,16 +103,16 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with servers.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
+        with fleet.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
             figures = server.start
             figures = figures | cache(metrics.scrape(server.url))
             sweeps.write_start(plan, run, arm, "ok", figures=figures)
-        servers.wait_for_gpu_memory(plan.host, free)
+        preflight.wait_for_gpu_memory(plan.host, free)
     except StoreError:
         raise
     except StudyError as error:
         failure, whole = sweeps.failure_of(error, time.monotonic() - began), logs.read(folder / "server.log")
-        if failure["reason"].endswith(servers.UNSAID):  # its processes went on writing while they ended
+        if failure["reason"].endswith(UNSAID):  # its processes went on writing while they ended
             failure["reason"] = engines.get(arm.engine).cause(whole) or failure["reason"]
         if (folder / "start.json").is_file():
             sweeps.write_start(plan, run, arm, "ok", figures=figures, later=failure)

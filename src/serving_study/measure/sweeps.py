@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas
 from tqdm import tqdm
 
-from .. import __version__, engines, files, paths, servers
-from ..engines import base
+from .. import __version__, engines, files, paths
+from ..engines import base, logs
 from ..engines.arms import Arm
 from ..environments import Environment, variables
 from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
@@ -27,7 +27,7 @@ from ..hardware.hosts import Host
 from ..loads import Generator, Load
 from ..results import certificates, sources, store
 from ..results.store import Run, Store
-from ..servers import language, metrics, ranks
+from ..servers import client, fleet, language, metrics, preflight, ranks
 from .mechanisms import tiers
 
 WARMUP_TOKENS, WARMUP_SEED = 8, 7
@@ -143,8 +143,8 @@ class Plan:
         Never on a GPU, where each engine sizes its memory by what it finds free.
         """
         wanted = (
-            max((servers.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0)
-            + servers.IMPORTED_GIB
+            max((preflight.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0)
+            + preflight.IMPORTED_GIB
         )
         return not self.host.gpus and self.host.cpus > 1 and not self.port and wanted <= self.host.free_memory_gib
 
@@ -360,7 +360,7 @@ class Ahead:
 
     def __exit__(self, *exc):
         if self._server:
-            servers.stop(self._server)
+            fleet.stop(self._server)
 
     def take(self, arm: Arm):
         """The server of `arm` if it was started ahead, else None."""
@@ -371,9 +371,7 @@ class Ahead:
         """Start `arm`'s server and return it; None where that cannot be: its own turn will say why."""
         if self._server is None and self.plan.starts_in_pairs():
             with contextlib.suppress(StudyError, OSError):
-                self._server = servers.launch(
-                    arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name)
-                )
+                self._server = fleet.launch(arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name))
         return self._server
 
 
@@ -405,7 +403,7 @@ def _measure_arm(
             folder.mkdir(parents=True, exist_ok=True)
             launched = ahead.take(arm)
             beside = ahead.begin(following) if following and not launched and not deaths else None
-            with servers.serve(
+            with fleet.serve(
                 arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, beside=beside
             ) as server:
                 generator.wait_until_ready()
@@ -421,7 +419,7 @@ def _measure_arm(
                     bar.advance(estimate.cell_s[left[0].key], cell=True)
                     left.pop(0)
                 stopping = time.monotonic()
-            servers.wait_for_gpu_memory(plan.host, free)
+            preflight.wait_for_gpu_memory(plan.host, free)
             timing["stop"] += time.monotonic() - stopping
         except StoreError:
             raise
@@ -434,7 +432,7 @@ def _measure_arm(
                 lost.append({"cell": left[0].name, "reason": failure["reason"]})
                 bar.say(f"{left[0].name}: {failure['reason']}; the server is started once more")
                 with contextlib.suppress(HostError):  # whoever is started next says what stands in its way
-                    servers.wait_for_gpu_memory(plan.host, free)
+                    preflight.wait_for_gpu_memory(plan.host, free)
                 continue
             if left:
                 write_start(plan, run, arm, "failed", figures=figures, lost=lost, **failure)
@@ -479,7 +477,7 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
-        servers.fill(server, prompt, "a prefix to be found by the load")
+        client.fill(server, prompt, "a prefix to be found by the load")
     before, counted = _scrape(server), ranks.count(server.pid, plan.host) if cell.arm.technique == "parallel" else None
     below = tiers.look(cell.arm, server, before)
     with hosts.Sampler(plan.host) as sampler:
@@ -538,12 +536,12 @@ def _measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator
     run.write_cell(evidence, requests)
     timing["load"] += load_s
     if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
-        server.require_alive(servers.LAST_WORDS_S)
+        server.require_alive(client.LAST_WORDS_S)
         raise ServerError(
             f"{cell.name}: the server does not answer after the load",
             reason="no token came back after the load",
             log=server.log,
-            last_lines=servers.tail(server.log),
+            last_lines=logs.tail(server.log),
         )
 
 
@@ -552,7 +550,7 @@ def _scrape(server) -> metrics.Snapshot:
     try:
         return metrics.scrape(server.url)
     except LoadError:
-        server.require_alive(servers.LAST_WORDS_S)
+        server.require_alive(client.LAST_WORDS_S)
         raise
 
 
@@ -560,9 +558,7 @@ def _alive(server) -> bool:
     """One more token, asked for after the load."""
     try:
         return all(
-            servers.complete(server.url, server.arm.model.name, servers.PROBE_PROMPT, 1, 60)["usage"][
-                "completion_tokens"
-            ]
+            client.complete(server.url, server.arm.model.name, fleet.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"]
             == 1
             for _ in range(server.arm.replicas)
         )
@@ -664,10 +660,10 @@ def write_start(
             "reason": reason,
             "exit_code": exit_code,
             "failure_s": failure_s,
-            "last_lines": list(map(servers.tidied, last_lines)),
+            "last_lines": list(map(logs.tidied, last_lines)),
             "lost_cells": list(lost),
             "figures": figures or {},
-            **({"later": later | {"last_lines": list(map(servers.tidied, later["last_lines"]))}} if later else {}),
+            **({"later": later | {"last_lines": list(map(logs.tidied, later["last_lines"]))}} if later else {}),
             "command": [
                 str(word)
                 .replace(str(arm.model.source), arm.model.name)

@@ -13,9 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ..engines import base
 from ..engines.base import Counters, Series, Snapshot
 from ..errors import LoadError
-
-# Our servers are on this machine: a proxy that the environment names is for others, and would be measured along.
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from . import client
 
 
 def parse(text: str) -> Snapshot:
@@ -31,7 +29,7 @@ def scrape(url: str, timeout_s: float = 10) -> Snapshot:
     """Fetch `url`/metrics. Raises LoadError when it does not answer."""
     request = urllib.request.Request(f"{url}/metrics", headers={"Connection": "close"})
     try:
-        with DIRECT.open(request, timeout=timeout_s) as answer:
+        with client.DIRECT.open(request, timeout=timeout_s) as answer:
             return parse(answer.read().decode())
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise LoadError("the server's counters cannot be read", value=f"{url}/metrics: {error}") from None

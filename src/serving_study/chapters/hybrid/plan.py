@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ... import paths, servers
+from ... import paths
 from ...chapters import plans
 from ...engines.arms import Arm
 from ...errors import ModelError, ParameterError
@@ -21,6 +21,7 @@ from ...hardware.hosts import Host
 from ...measure.sweeps import Plan
 from ...models import checkpoints, shapes
 from ...models.checkpoints import Model
+from ...servers import preflight
 
 SECTION = "7-hybrid"
 KEYS = {
@@ -266,7 +267,7 @@ def _unsupported(arm: Arm, host: Host) -> str | None:
             if weights_gib >= memory_gib
             else None
         )
-    wanted_gib = servers.cpu_memory_gib(arm) + weights_gib * tp
+    wanted_gib = preflight.cpu_memory_gib(arm) + weights_gib * tp
     return (
         f"takes about {wanted_gib:.0f} GiB of memory, and this host has {host.memory_gib:.0f}"
         if wanted_gib > host.memory_gib

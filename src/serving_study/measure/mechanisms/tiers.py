@@ -21,14 +21,15 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import engines, servers
+from ... import engines
 from ...engines import base, logs, vllm
 from ...engines.arms import Arm
 from ...errors import LoadError, ModelError, ServerError
 from ...loads import Load, prompts
 from ...models import shapes
-from ...servers import metrics
+from ...servers import client, fleet, metrics
 from ...servers.metrics import Snapshot
+from ...servers.server import Server
 
 TECHNIQUES = {
     "prefix": "the device",
@@ -39,7 +40,7 @@ SETTLE_S = 5.0
 STORED = re.compile(r"Stored (\d+) out of total \d+ tokens")
 
 
-def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
+def probe(arm: Arm, server: Server, loads: tuple[Load, ...]) -> dict:
     """`probe_device_tokens` and `probe_external_tokens` of a prompt that was sent before; empty for an arm that is not
     about the cache, or whose prefixes are shorter than a block.
 
@@ -59,12 +60,12 @@ def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
     if not sizes:
         return {}
     [prompt] = prompts.exact(Path(arm.model.folder), [(0, -1)], *sizes[0], f"probe/{prompts.VERSION}")
-    servers.fill(server, prompt, "the probe of the cache")
+    client.fill(server, prompt, "the probe of the cache")
     for _ in range(ATTEMPTS):
         if arm.technique == "offload":
             _empty_device(server)
         before = metrics.scrape(server.url)
-        servers.fill(server, prompt, "the probe of the cache")
+        client.fill(server, prompt, "the probe of the cache")
         counts = metrics.difference(
             before, metrics.scrape(server.url), engines.get(arm.engine).COUNTERS, (base.PREFIX_HITS, base.EXTERNAL_HITS)
         )
@@ -81,7 +82,7 @@ def probe(arm: Arm, server: servers.Server, loads: tuple[Load, ...]) -> dict:
         f"{arm.name}: the probe of its cache found nothing",
         reason=reason,
         log=server.log,
-        last_lines=servers.tail(server.log),
+        last_lines=logs.tail(server.log),
     )
 
 
@@ -91,12 +92,12 @@ def _empty_device(server) -> None:
     The answer is not believed (it has been 200 for nothing done): the counters of the next request are.
     """
     try:
-        with metrics.DIRECT.open(
+        with client.DIRECT.open(
             urllib.request.Request(f"{server.url}/reset_prefix_cache", b"", {"Connection": "close"}), timeout=30
         ):
             pass
     except (urllib.error.URLError, OSError) as error:
-        server.require_alive(servers.LAST_WORDS_S)
+        server.require_alive(client.LAST_WORDS_S)
         raise LoadError(
             "the device's cache cannot be emptied for the probe",
             value=f"POST /reset_prefix_cache: {error}",
@@ -117,12 +118,12 @@ class Look:
     stored_tokens: int | None = None
 
 
-def look(arm: Arm, server: servers.Server, engine: Snapshot) -> Look | None:
+def look(arm: Arm, server: Server, engine: Snapshot) -> Look | None:
     """Read them, once the server beside has nothing under way; None for an arm without a tier."""
     if arm.technique != "offload":
         return None
     sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
-    files = weigh(servers.scratch(arm)) if arm.scratch else None
+    files = weigh(fleet.scratch(arm)) if arm.scratch else None
     stored = [int(tokens) for tokens in STORED.findall(logs.read(server.log))] if in_process(arm) else None
     return Look(engine, sidecar, files, None if stored is None else sum(stored))
 
