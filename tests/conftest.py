@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -139,3 +140,17 @@ def measured(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch, fakes(tmp_path_factory.mktemp("measured"), patch) as study:
         sweeps.run(study.plan([study.arm("first")], repeats=3))
         return paths.RESULTS
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the tree with results of its own; environments and models are shared."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in ("notebooks", "book", "data", "env", "_toc.yml", "_config.yml"):
+        source = paths.ROOT / name
+        shutil.copytree(
+            source, root / name, ignore=shutil.ignore_patterns("cpu-*")
+        ) if source.is_dir() else shutil.copy(source, root / name)
+    (root / ".venv").symlink_to(paths.ENVIRONMENTS)
+    return root

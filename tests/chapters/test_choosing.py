@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from test_advice import cell, measure
+from toy_results import cell, measure
 
 from serving_study import paths
 from serving_study.analysis import plots, tables

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pandas
 import pytest
-from test_certificates import good
+from good_cells import good
 
 from serving_study import environments, files
 from serving_study.chapters import sections

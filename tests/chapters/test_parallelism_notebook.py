@@ -6,8 +6,8 @@ import json
 import subprocess
 
 import pytest
+from checkouts import command
 from fake_study import TIMED
-from test_notebook import checkout, command  # noqa: F401
 
 from serving_study import files
 from serving_study.hardware import hosts
@@ -23,9 +23,8 @@ TINY = (
 
 
 @pytest.mark.timeout(1500)
-def test_a_model_is_cut_in_two(checkout):  # noqa: F811
-    words, environment = command(checkout)
-    words = ["5" if word == "3" else word for word in words[:-1]] + [TINY]
+def test_a_model_is_cut_in_two(checkout):
+    words, environment = command(checkout, "5", TINY)
     run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=1400)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     known = store.Store(hosts.detect("cpu").name, 5, checkout / "data" / "results")

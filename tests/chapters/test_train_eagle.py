@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from test_train_draft import TINY, apart
+from tiny_training import TINY, apart
 
 from serving_study import environments, files
 from serving_study.chapters.drafts import distillation, eagle

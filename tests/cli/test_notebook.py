@@ -3,15 +3,12 @@ and run again.
 """
 
 import json
-import os
-import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+from checkouts import command, ours, wait
 from fake_study import TIMED
 
 from serving_study import files, paths
@@ -22,60 +19,9 @@ pytestmark = pytest.mark.alone
 TINY = "{arms: [baseline, ngram-k3], concurrencies: [1, 2], prompts: [2, 2], output_tokens: 8, ngram_window: [1, 4]}"
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A copy of the tree with results of its own; environments and models are shared."""
-    root = tmp_path / "checkout"
-    root.mkdir()
-    for name in ("notebooks", "book", "data", "env", "_toc.yml", "_config.yml"):
-        source = paths.ROOT / name
-        shutil.copytree(
-            source, root / name, ignore=shutil.ignore_patterns("cpu-*")
-        ) if source.is_dir() else shutil.copy(source, root / name)
-    (root / ".venv").symlink_to(paths.ENVIRONMENTS)
-    return root
-
-
-def command(root: Path) -> tuple[list[str], dict]:
-    environment = {
-        **os.environ,
-        "SERVING_STUDY_ROOT": str(root),
-        "SERVING_STUDY_CACHE": str(paths.CACHE),
-        "SERVING_STUDY_RESULTS": str(root / "data" / "results"),
-    }
-    return [
-        str(paths.ENVIRONMENTS / "harness" / "bin" / "serving-study"),
-        "run",
-        "3",
-        "--no-book",
-        "-y",
-        TINY,
-    ], environment
-
-
-def ours(root: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("SERVING_STUDY_ROOT") == str(root) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait(condition, seconds: float, what: str):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
 @pytest.mark.timeout(1500)
 def test_killed_and_run_again_measures_nothing_twice(checkout):
-    words, environment = command(checkout)
+    words, environment = command(checkout, "3", TINY)
     folder = checkout / "data" / "results" / hosts.detect("cpu").name / "section-3"
     log = open(checkout / "first.log", "wb")
     with log, subprocess.Popen(words, env=environment, stdout=log, stderr=log) as first:
@@ -120,7 +66,7 @@ def test_killed_and_run_again_measures_nothing_twice(checkout):
 
 
 def test_a_wrong_parameter_starts_nothing(checkout):
-    words, environment = command(checkout)
+    words, environment = command(checkout, "3", TINY)
     for wrong, said in (("-p", "unknown parameter"), ("--yaml", "wrong type")):
         extra = {"-p": ["-p", "repeat=2"], "--yaml": ["-p", "repeats=two"]}[wrong]
         run = subprocess.run([*words, *extra], env=environment, capture_output=True, text=True)

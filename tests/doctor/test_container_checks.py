@@ -6,7 +6,7 @@ import types
 
 import fake_study
 import pytest
-from test_cgroups import GIB, v2
+from control_groups import GIB, v2
 
 from serving_study.doctor import machine
 from serving_study.doctor.findings import FAIL, OK, WARN

@@ -7,7 +7,7 @@ import types
 import psutil
 import pytest
 from fake_study import HOST
-from test_certificates import GPU, good
+from good_cells import GPU, good
 
 from serving_study.engines.arms import Arm
 from serving_study.hardware.hosts import Gpu, Host

@@ -5,6 +5,7 @@ whose.
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -44,18 +45,39 @@ class Upstream:
             await self.go_on.wait()
             writer.write(b"data: [DONE]\n\n")
         await writer.drain()
-        writer.close()
 
 
 async def behind_one_port(upstreams, clients):
-    servers = [await asyncio.start_server(upstream.serve, "127.0.0.1", 0) for upstream in upstreams]
+    answering = set()
+
+    def closing(serve):
+        """`serve`, whose connection is closed before its task ends: none may outlive the loop."""
+
+        async def handle(reader, writer):
+            answering.add(asyncio.current_task())
+            try:
+                await serve(reader, writer)
+            finally:
+                await closed(writer)
+
+        return handle
+
+    servers = [await asyncio.start_server(closing(upstream.serve), "127.0.0.1", 0) for upstream in upstreams]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
-    front = await asyncio.start_server(replicas.Front(ports).serve, "127.0.0.1", 0)
+    front = await asyncio.start_server(closing(replicas.Front(ports).serve), "127.0.0.1", 0)
     try:
         return await clients(front.sockets[0].getsockname()[1], servers)
     finally:
         for server in [front, *servers]:
             server.close()
+        _, late = await asyncio.wait(answering, timeout=10) if answering else ((), ())
+        assert not late, late
+
+
+async def closed(writer):
+    writer.close()
+    with suppress(OSError):  # the other side may have gone first
+        await writer.wait_closed()
 
 
 async def ask(port, path="/v1/completions"):
@@ -68,7 +90,7 @@ async def ask(port, path="/v1/completions"):
 async def whole(port, path):
     reader, writer = await ask(port, path)
     said = (await asyncio.wait_for(reader.read(), 10)).decode()
-    writer.close()
+    await closed(writer)
     return said
 
 
@@ -80,7 +102,7 @@ def test_connections_take_turns_and_a_stream_is_passed_on_as_it_comes():
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
             first = await asyncio.wait_for(reader.readuntil(EVENT), 10)  # its server has not gone on yet
             seen.append(first.removesuffix(EVENT).decode())
-            writer.close()
+            await closed(writer)
         for upstream in upstreams:
             upstream.go_on.set()
         said = await whole(port, "/v1/completions")
@@ -105,14 +127,13 @@ class Deserted(Upstream):
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + EVENT)
         await reader.read()  # to the connection's end
         self.go_on.set()
-        writer.close()
 
 
 def test_a_server_is_told_when_its_client_goes_away():
     async def clients(port, _):
         reader, writer = await ask(port)
         await asyncio.wait_for(reader.readuntil(EVENT), 10)
-        writer.close()
+        await closed(writer)
         await asyncio.wait_for(upstreams[0].go_on.wait(), 10)
         return True
 
