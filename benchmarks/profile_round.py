@@ -13,7 +13,6 @@ import json
 import sys
 import tempfile
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 from serving_study import files
@@ -26,8 +25,7 @@ TOKENS = 48
 
 def profile(plan, arm, folder: Path) -> dict:
     traces = folder / "traces"
-    arm = replace(
-        arm,
+    arm = arm.variant(
         options=arm.options
         | {
             "profiler_config": {

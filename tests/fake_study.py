@@ -15,7 +15,7 @@ import fake_engine
 
 from serving_study import engines, files, loads
 from serving_study.engines import vllm
-from serving_study.engines.arms import Arm, Sidecar
+from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment
 from serving_study.hardware.hosts import Host
 from serving_study.loads import Load, datasets, prompts
@@ -23,6 +23,7 @@ from serving_study.measure import sweeps
 from serving_study.models.checkpoints import Model
 from serving_study.results import certificates
 from serving_study.servers import fleet
+from serving_study.servers.arm import Arm
 
 HERE = Path(__file__).parent
 SERVER = HERE / "fake_engine.py"
@@ -122,7 +123,7 @@ def arm(
     """
     options = {key: value for key, value in ({"fault": fault} | options).items() if value is not None}
     speculative = {"method": "draft_model", "num_speculative_tokens": k} if k else None
-    return Arm(
+    return Arm.of(
         name,
         model(folder),
         engine="fake",
@@ -131,7 +132,7 @@ def arm(
         environment={"VLLM_CPU_KVCACHE_SPACE": 0},
         gpus=0,
         replicas=replicas,
-        sidecar=Sidecar("lmcache", sidecar) if sidecar is not None else None,
+        sidecar=Process(CACHE_SERVER, "lmcache", options=sidecar) if sidecar is not None else None,
         technique="draft" if k else "parallel" if "tensor_parallel_size" in options else "none",
         acceptance="measured" if k else None,
     )

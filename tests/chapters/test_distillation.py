@@ -20,11 +20,11 @@ from serving_study import environments, files
 from serving_study.chapters import sections
 from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts
 from serving_study.chapters.speculation import plan as speculation_plan
-from serving_study.engines import arms
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
 from serving_study.loads import datasets
 from serving_study.models import checkpoints, embedded
+from serving_study.servers import arm as arms
 from serving_study.theory import speculation
 
 HOST = hosts.Host("cpu", "a processor", 2, 16.0, 12.0)

@@ -11,10 +11,10 @@ from tokenizers.models import BPE
 
 from serving_study import environments, files
 from serving_study.chapters.drafts import distillation, eagle
-from serving_study.engines import arms
 from serving_study.errors import HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
 from serving_study.models import checkpoints, embedded
+from serving_study.servers import arm as arms
 from serving_study.theory import speculation
 
 HOST = hosts.Host("cpu", "a processor", 2, 16.0, 12.0)

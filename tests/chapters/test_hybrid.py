@@ -21,7 +21,7 @@ from serving_study.hardware.hosts import GIB, Gpu, Host
 from serving_study.measure import starts, sweeps
 from serving_study.models import checkpoints, pages, shapes
 from serving_study.results import store
-from serving_study.servers import metrics
+from serving_study.servers import metrics, preflight
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LAPTOP = Host("cpu", "x", 2, 16.0, 16.0)
@@ -221,7 +221,7 @@ def test_each_arm_is_started_once_and_a_refusal_stands(study):
         study,
         study.arm("a"),
         study.arm("b", fault="dies-at-start"),
-        replace(study.arm("c"), unsupported="needs 2 GPUs"),
+        study.arm("c").variant(unsupported="needs 2 GPUs"),
     )
     found = starts.run(plan).starts().set_index("arm")
     assert (
@@ -239,13 +239,13 @@ def test_each_arm_is_started_once_and_a_refusal_stands(study):
 def test_a_start_that_the_machine_stood_in_the_way_of_is_tried_again(study, monkeypatch):
     plan = starts_only(study, study.arm("a"))
     with monkeypatch.context() as full:
-        full.setattr(starts.servers, "cpu_memory_gib", lambda arm: 1e6)
+        full.setattr(preflight, "cpu_memory_gib", lambda arm: 1e6)
         assert list(starts.run(plan).starts()["outcome"]) == ["failed"]
     assert list(starts.run(plan).starts()["outcome"]) == ["ok"]
 
 
 def test_a_plan_is_said_before_it_runs(study):
-    plan, lines = starts_only(study, study.arm("a"), replace(study.arm("b"), unsupported="needs 2 GPUs")), []
+    plan, lines = starts_only(study, study.arm("a"), study.arm("b").variant(unsupported="needs 2 GPUs")), []
     known = store.Store(plan.host.name, plan.section)
     assert starts.table_of_plan(plan, known, say=lines.append) == pytest.approx(plan.estimate(known, {}).start_s / 60)
     assert lines[1:3] == ["  a  to be started", "  b  cannot run here: needs 2 GPUs"]

@@ -129,7 +129,7 @@ def test_a_control_differs_from_its_arm_in_the_cache_alone(cpu, cache):
     plan = sections.plan(7, dry=True)
     arm, control = plan.arms[:2]
     assert {name for name in arm.options if arm.options[name] != control.options[name]} == {"enable_prefix_caching"}
-    assert replace(control, name=arm.name, options=arm.options, technique=arm.technique) == arm
+    assert control.variant(name=arm.name, options=arm.options, technique=arm.technique) == arm
 
 
 def test_arms_on_a_gpu(gpu):
@@ -324,9 +324,9 @@ LMCACHE = [
 @pytest.mark.parametrize(("changed", "problem"), LMCACHE)
 def test_lmcache_has_the_settings_that_it_was_given(gpu, changed, problem):
     arm = next(arm for arm in gpu().arms if arm.name == "lmcache-disk")
-    assert vllm.ineffective(replace(arm, environment=arm.environment | changed), CONFIGURATION) == problem
+    assert vllm.ineffective(arm.variant(environment=arm.environment | changed), CONFIGURATION) == problem
     assert vllm.ineffective(arm, "no such line") == "LMCache did not print its configuration"
-    assert vllm.ineffective(replace(arm, environment={}), "no such line") is None
+    assert vllm.ineffective(arm.variant(environment={}), "no such line") is None
 
 
 @pytest.mark.parametrize("name", ["lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk"])
@@ -335,7 +335,7 @@ def test_lmcache_on_a_gpu_has_said_its_settings_in_other_words(gpu, name):
     arm = next(arm for arm in gpu().arms if arm.name == name)
     assert vllm.ineffective(arm, log.read_text()) is None
     assert (
-        vllm.ineffective(replace(arm, environment=arm.environment | {"LMCACHE_CHUNK_SIZE": 64}), log.read_text())
+        vllm.ineffective(arm.variant(environment=arm.environment | {"LMCACHE_CHUNK_SIZE": 64}), log.read_text())
         == "chunk_size 256, wanted 64"
     )
 
@@ -415,14 +415,14 @@ def test_the_lmcache_server_s_version_is_part_of_what_decides_a_result_and_other
             "eviction_policy": "LRU",
         },
     }
-    assert "sidecar" not in replace(memory, sidecar=None).identity()
+    assert "sidecar" not in memory.variant(sidecar=None).identity()
     assert [arm.unsupported for arm in beside(versions=())] == [
         "lmcache is not installed in the engine's environment"
     ] * 2
     environment = vllm.environment(memory, Host("cpu", "x", 2, 8, 8), ROOT / "python")
     assert environment["LMCACHE_TRACK_USAGE"] == "false" and environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in vllm.environment(
-        replace(memory, technique="prefix"), Host("cpu", "x", 2, 8, 8), ROOT / "python"
+        memory.variant(technique="prefix"), Host("cpu", "x", 2, 8, 8), ROOT / "python"
     )
 
 
@@ -436,7 +436,7 @@ FLAGS = [
 @pytest.mark.parametrize(("name", "found", "wanted"), FLAGS)
 def test_old_and_mistyped_flags_of_the_lmcache_server_are_refused_with_their_new_names(beside, name, found, wanted):
     arm = beside()[0]
-    arm = replace(arm, sidecar=replace(arm.sidecar, options={name: 1}))
+    arm = arm.variant(sidecar=replace(arm.sidecar, options={name: 1}))
     accepted = {
         "connectors": ["LMCacheMPConnector"],
         "lmcache": ["chunk_size"],
@@ -472,7 +472,7 @@ EFFECTIVE = [
 def test_the_lmcache_server_has_the_settings_that_it_was_given(beside, changed, problem):
     log = (ROOT / "tests/fixtures/logs/cpu-lmcache-server-disk.log").read_text()
     arm = beside()[1]
-    arm = replace(arm, sidecar=replace(arm.sidecar, options=arm.sidecar.options | changed))
+    arm = arm.variant(sidecar=replace(arm.sidecar, options=arm.sidecar.options | changed))
     found = vllm.ineffective(arm, log)
     assert (
         found == problem

@@ -76,9 +76,9 @@ def test_a_sweep_below_a_folder_with_a_space(spaced, interpreter, monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "fake", Preloading())
     arms = [
         spaced.arm("good"),
-        replace(spaced.arm("two", replicas=2), environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        spaced.arm("two", replicas=2).variant(environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
         spaced.arm("pair", sidecar={"chunk_size": 128}),
-        replace(spaced.arm("tier"), scratch=True),
+        spaced.arm("tier").variant(scratch=True),
     ]
     results = sweeps.run(replace(spaced.plan(arms), environment=interpreter))
     assert {arm: record["outcome"] for arm, record in starts(results).items()} == dict.fromkeys(

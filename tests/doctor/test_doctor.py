@@ -27,7 +27,6 @@ from serving_study.chapters import book, sections
 from serving_study.doctor import checks, findings, machine
 from serving_study.doctor.findings import FAIL, OK, WARN, Finding
 from serving_study.engines import options, probes
-from serving_study.engines.arms import Arm
 from serving_study.environments import Environment, scripts
 from serving_study.errors import EngineEnvironmentError, HostError, StudyError
 from serving_study.hardware import hosts
@@ -35,6 +34,7 @@ from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
 from serving_study.results import store
 from serving_study.servers import preflight
+from serving_study.servers.arm import Arm
 from serving_study.servers.server import WARDEN
 
 CPU = Host("cpu", "A CPU", 2, 8.0, 8.0)
@@ -328,21 +328,21 @@ def assert_gone(pid: int) -> None:
 
 def test_vocabularies_that_differ_fail_unless_the_arm_maps_them(tmp_path):
     target, draft = model(tmp_path, "target", 152064), model(tmp_path, "draft", 151936)
-    arm = Arm("draft-k3", target, draft=draft, speculative={"method": "draft_model"})
-    found = checks.vocabularies([Arm("baseline", target), arm])
+    arm = Arm.of("draft-k3", target, draft=draft, speculative={"method": "draft_model"})
+    found = checks.vocabularies([Arm.of("baseline", target), arm])
     assert (
         found.outcome == FAIL
         and "draft has 151936, target has 152064" in found.found
         and "heterogeneous_vocabulary" in found.fix
     )
-    mapped = checks.vocabularies([replace(arm, speculative={"use_heterogeneous_vocab": True})])
+    mapped = checks.vocabularies([arm.variant(speculative={"use_heterogeneous_vocab": True})])
     assert mapped.outcome == OK and mapped.found == "draft 151936, target 152064 (mapped)"
-    assert checks.vocabularies([Arm("baseline", target)]).found == "no draft model"
+    assert checks.vocabularies([Arm.of("baseline", target)]).found == "no draft model"
 
 
 def test_a_vocabulary_that_is_not_known_is_said(tmp_path):
     found = checks.vocabularies(
-        [Arm("draft-k3", model(tmp_path, "target", 100), draft=model(tmp_path, "draft", None), speculative={})]
+        [Arm.of("draft-k3", model(tmp_path, "target", 100), draft=model(tmp_path, "draft", None), speculative={})]
     )
     assert found.outcome == WARN and "vocab_size" in found.found
 
@@ -420,7 +420,7 @@ def kv(connector=LMCACHE, **extra) -> dict:
     ],
 )
 def test_what_an_arm_asks_for_and_the_engine_does_not_have(tmp_path, about, said, wanted):
-    problems = options.problems(Arm("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS)
+    problems = options.problems(Arm.of("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS)
     assert len(problems) == 1 and said in problems[0].found and wanted in problems[0].wanted, problems
 
 
@@ -459,11 +459,11 @@ def test_what_an_arm_asks_for_and_the_engine_does_not_have(tmp_path, about, said
     ],
 )
 def test_what_there_is_raises_no_finding(tmp_path, about):
-    assert options.problems(Arm("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS) == []
+    assert options.problems(Arm.of("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS) == []
 
 
 def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_path):
-    arm = Arm(
+    arm = Arm.of(
         "arm",
         model(tmp_path, "m", 100),
         options={"swap_space": 4, "some_new_flag": 1},
@@ -474,24 +474,24 @@ def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_pat
         "option swap_space",
         "variable LMCACHE_LOCAL_DEVICE",
     ]
-    found = checks.arm_options([replace(arm, options={}, environment={})], None, None)
+    found = checks.arm_options([arm.variant(options={}, environment={})], None, None)
     assert [finding.outcome for finding in found] == [WARN]
 
 
 def test_an_lmcache_that_is_not_there_or_not_importable_is_found(tmp_path):
-    arm = Arm("arm", model(tmp_path, "m", 100), **kv())
+    arm = Arm.of("arm", model(tmp_path, "m", 100), **kv())
     assert "which is not installed" in options.problems(arm, ACCEPTED, {"vllm": "0.32.0"})[0].found
     broken = {name: value for name, value in ACCEPTED.items() if name != "lmcache"} | {
         "errors": {"lmcache": "ImportError: libcudart"}
     }
     assert "ImportError: libcudart" in options.problems(arm, broken, VERSIONS)[0].found
-    assert options.uses_lmcache(arm) and not options.uses_lmcache(replace(arm, options={}))
+    assert options.uses_lmcache(arm) and not options.uses_lmcache(arm.variant(options={}))
 
 
 def test_problems_become_findings_of_their_arm(tmp_path):
     arms = [
-        Arm("good", model(tmp_path, "m", 100)),
-        Arm("bad", model(tmp_path, "m", 100), options={"swap_space": 4}, environment={"VLLM_NONE": "1"}),
+        Arm.of("good", model(tmp_path, "m", 100)),
+        Arm.of("bad", model(tmp_path, "m", 100), options={"swap_space": 4}, environment={"VLLM_NONE": "1"}),
     ]
     found = checks.arm_options(arms, ACCEPTED, environment(vllm="0.32.0"))
     assert [(finding.what, finding.outcome) for finding in found] == [
@@ -522,14 +522,14 @@ def test_lmcaches_file_is_read_too(tmp_path, monkeypatch, content, said):
     if content is not None:
         file.write_text(content)
     monkeypatch.setenv("LMCACHE_CONFIG_FILE", str(file))
-    found = checks.lmcache_variables([Arm("arm", model(tmp_path, "m", 100), **kv())], ACCEPTED)
+    found = checks.lmcache_variables([Arm.of("arm", model(tmp_path, "m", 100), **kv())], ACCEPTED)
     assert (found.outcome == FAIL and said in found.found) if said else found.outcome == OK
 
 
 def test_variables_of_the_caller_fail_only_where_an_arm_uses_lmcache(tmp_path, monkeypatch):
     assert checks.lmcache_variables([], None) == Finding("LMCache variables", "none set")
     monkeypatch.setenv("LMCACHE_MAX_LOCAL_CACHE_SIZE", "5")
-    arms = [Arm("arm", model(tmp_path, "m", 100), **kv())]
+    arms = [Arm.of("arm", model(tmp_path, "m", 100), **kv())]
     assert (
         checks.lmcache_variables(arms, ACCEPTED).outcome == FAIL
         and checks.lmcache_variables([], ACCEPTED).outcome == WARN
@@ -546,15 +546,15 @@ def test_the_installed_engine_has_what_section_3_asks_for_and_not_what_is_gone(t
     assert found.outcome == OK and accepted["errors"].keys() <= {"lmcache"}
     plan = sections.plan(3, dry=True, say=lambda _: None, host="cpu", **{"arms": ["baseline", "ngram-k3", "draft-k3"]})
     assert [finding.outcome for finding in checks.arm_options(list(plan.arms), accepted, installed)] == [OK]
-    synchronous = replace(
-        plan.arms[0], options={"async_scheduling": False}, environment={"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    synchronous = plan.arms[0].variant(
+        options={"async_scheduling": False}, environment={"VLLM_USE_V2_MODEL_RUNNER": "0"}
     )
     assert not options.problems(synchronous, accepted)
     for name in options.REMOVED:
-        assert [problem.found for problem in options.problems(replace(plan.arms[0], options={name: 1}), accepted)] == [
+        assert [problem.found for problem in options.problems(plan.arms[0].variant(options={name: 1}), accepted)] == [
             f"option {name}"
         ]
-    assert options.problems(replace(plan.arms[0], speculative={"ngram_prompt_lookup_max": 3}), accepted)[
+    assert options.problems(plan.arms[0].variant(speculative={"ngram_prompt_lookup_max": 3}), accepted)[
         0
     ].wanted.startswith("prompt_lookup_max")
     assert set(options.RENAMED_CONNECTORS.values()) <= set(accepted["connectors"]) and not set(
@@ -566,9 +566,9 @@ def test_the_installed_engine_has_what_section_3_asks_for_and_not_what_is_gone(t
 
 
 def test_memory_of_a_cpu_host(tmp_path):
-    arm = Arm("baseline", model(tmp_path, "m", 100), environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=0)
+    arm = Arm.of("baseline", model(tmp_path, "m", 100), environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=0)
     assert [finding.outcome for finding in machine.memory([arm], CPU)] == [OK]
-    greedy = machine.memory([arm, replace(arm, environment={"VLLM_CPU_KVCACHE_SPACE": 10**6})], CPU)
+    greedy = machine.memory([arm, arm.variant(environment={"VLLM_CPU_KVCACHE_SPACE": 10**6})], CPU)
     assert (
         [finding.outcome for finding in greedy] == [FAIL]
         and "GiB free, about 1000002.2 wanted" in greedy[0].found
@@ -614,9 +614,9 @@ def test_gpu_memory_that_another_process_holds(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(free_gib=(139.0, 19.8)))
     host = hosts.detect()
-    arm = Arm("baseline", model(tmp_path, "m", 100), options={"gpu_memory_utilization": 0.9}, gpus=1)
+    arm = Arm.of("baseline", model(tmp_path, "m", 100), options={"gpu_memory_utilization": 0.9}, gpus=1)
     assert machine.memory([arm], host)[0].outcome == OK
-    found = machine.memory([arm, replace(arm, gpus=2)], host)
+    found = machine.memory([arm, arm.variant(gpus=2)], host)
     assert [finding.outcome for finding in found] == [
         FAIL
     ] and "GPU 1: 19.80 of 140.00 GiB free, 126.00 wanted; holders: pid 4242" in found[0].found
@@ -728,7 +728,7 @@ def test_a_hub_that_is_not_there_is_a_warning(monkeypatch):
 
 def test_a_run_that_wants_real_weights_ends_without_a_hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{preflight.free_port()}")
-    arms = [Arm("arm", model(tmp_path, "a/absent", 100), engine="fake")]
+    arms = [Arm.of("arm", model(tmp_path, "a/absent", 100), engine="fake")]
     plan = replace(fake_study.plan(arms), parameters={"weights": "real"})
     assert machine.hub(plan).wanted == "an answer; without, the run ends"
 
@@ -761,7 +761,7 @@ def test_the_hub_is_asked_only_where_a_model_has_to_come_from_there(web, tmp_pat
     (fetched.folder / "model.safetensors").write_bytes(b"weights")
 
     def plan(*models, **parameters):
-        arms = [Arm("arm", each, engine="fake") for each in models]
+        arms = [Arm.of("arm", each, engine="fake") for each in models]
         return replace(fake_study.plan(arms), parameters=parameters)
 
     for here in (plan(own, fetched), plan(absent, weights="random")):
@@ -846,13 +846,13 @@ def test_a_copy_that_arrives_changed_or_fails_is_not_kept(tmp_path, cache, topol
 
 def test_no_copy_is_tried_where_no_arm_spans_gpus_or_no_engine_is_there(tmp_path, cache, topology):
     python = program(tmp_path / "env", f"touch {tmp_path / 'asked'}\n")
-    single = [Arm("arm", model(tmp_path, "m", 100), gpus=1)]
+    single = [Arm.of("arm", model(tmp_path, "m", 100), gpus=1)]
     assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), single) == Finding(
         "GPU links", "GPU0–GPU1 PHB; P2P copy not tried: no arm spans GPUs"
     )
     assert "no engine to try it with yet" in machine.links(TWO_GPUS, environment(python), None).found
     assert not (tmp_path / "asked").exists()
-    assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), [replace(single[0], gpus=2)]).outcome == FAIL
+    assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), [single[0].variant(gpus=2)]).outcome == FAIL
 
 
 def test_a_machine_without_nvidia_smi_has_an_unknown_topology(tmp_path, cache, monkeypatch):

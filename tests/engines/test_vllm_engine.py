@@ -10,10 +10,10 @@ import pytest
 
 from serving_study import engines
 from serving_study.engines import logs, vllm
-from serving_study.engines.arms import Arm, _prescribe
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
+from serving_study.servers.arm import Arm, _prescribe
 from serving_study.servers.server import died
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -27,7 +27,7 @@ OPTIONS = {
     "enable_prefix_caching": False,
     "gpu_memory_utilization": 0.9,
 }
-BASELINE = Arm("baseline", Model("Qwen/Qwen2.5-7B-Instruct", "/models/7b", Path("/models/7b")), options=OPTIONS)
+BASELINE = Arm.of("baseline", Model("Qwen/Qwen2.5-7B-Instruct", "/models/7b", Path("/models/7b")), options=OPTIONS)
 DRAFT = Model("Qwen/Qwen2.5-0.5B-Instruct", "/models/0.5b", Path("/models/0.5b"))
 TRACEBACK = "Traceback (most recent call last):\n"
 COMMON = (
@@ -46,8 +46,7 @@ def test_baseline():
 
 
 def test_ngram():
-    arm = replace(
-        BASELINE,
+    arm = BASELINE.variant(
         speculative={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
         technique="ngram",
     )
@@ -59,8 +58,7 @@ def test_ngram():
 
 
 def test_draft_and_prescribed_with_random_weights():
-    arm = replace(
-        BASELINE,
+    arm = BASELINE.variant(
         draft=DRAFT,
         technique="draft",
         acceptance="measured",
@@ -76,7 +74,7 @@ def test_draft_and_prescribed_with_random_weights():
         == '{"method": "draft_model", "model": "/models/0.5b", "num_speculative_tokens": 3, '
         '"use_heterogeneous_vocab": true}'
     )
-    random = _prescribe(replace(arm, model=replace(BASELINE.model, weights="random")), 0.53)
+    random = _prescribe(arm.variant(model=replace(BASELINE.model, weights="random")), 0.53)
     words = vllm.command(random, PYTHON, 8000)
     assert words[:-2] == COMMON.format("--load-format dummy ").split(" ")
     assert json.loads(words[-1]) == arm.speculative | {
@@ -86,7 +84,7 @@ def test_draft_and_prescribed_with_random_weights():
 
 
 def test_the_removed_options_are_not_used():
-    arm = replace(BASELINE, speculative={"method": "ngram", "num_speculative_tokens": 3})
+    arm = BASELINE.variant(speculative={"method": "ngram", "num_speculative_tokens": 3})
     assert not {"--speculative-model", "--num-speculative-tokens"} & set(vllm.command(arm, PYTHON, 1))
 
 
@@ -101,7 +99,7 @@ def test_the_removed_options_are_not_used():
     ],
 )
 def test_options_become_flags(option, words):
-    assert vllm.command(replace(BASELINE, options=option), PYTHON, 1)[11:] == words
+    assert vllm.command(BASELINE.variant(options=option), PYTHON, 1)[11:] == words
 
 
 def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
@@ -109,8 +107,8 @@ def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
     python = tmp_path / "bin" / "python"
-    arm = replace(
-        BASELINE, model=replace(BASELINE.model, source=str(tmp_path)), environment={"VLLM_CPU_KVCACHE_SPACE": 1}
+    arm = BASELINE.variant(
+        model=replace(BASELINE.model, source=str(tmp_path)), environment={"VLLM_CPU_KVCACHE_SPACE": 1}
     )
     for mine, bound in (([0, 1], "0-1"), ([2, 3, 4], "2-4"), ([0, 2], "0,2"), ([5], "5-5")):
         monkeypatch.setattr(vllm, "cores", lambda mine=mine: mine)
@@ -128,7 +126,7 @@ def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
 
 
 def test_the_environment_on_a_gpu():
-    variables = vllm.environment(replace(BASELINE, model=replace(BASELINE.model, source="owner/name")), GPU, PYTHON)
+    variables = vllm.environment(BASELINE.variant(model=replace(BASELINE.model, source="owner/name")), GPU, PYTHON)
     assert variables["VLLM_NO_USAGE_STATS"] == "1" and not {
         "LD_PRELOAD",
         "VLLM_CPU_OMP_THREADS_BIND",

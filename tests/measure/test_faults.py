@@ -382,7 +382,7 @@ def test_what_ignores_sigterm_is_killed_with_all_that_it_started(study, fault):
 
 
 def test_an_unsupported_arm_is_recorded_and_never_started(study):
-    plan = study.plan([replace(study.arm("tp2"), unsupported="2 GPUs wanted, 0 here"), study.arm("good")])
+    plan = study.plan([study.arm("tp2").variant(unsupported="2 GPUs wanted, 0 here"), study.arm("good")])
     results = sweeps.run(plan)
     assert (starts(results)["tp2"]["outcome"], starts(results)["tp2"]["reason"]) == (
         "unsupported",

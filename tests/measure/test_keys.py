@@ -7,12 +7,13 @@ import fake_study
 import pytest
 
 from serving_study import files
-from serving_study.engines.arms import Arm, Sidecar
+from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment, variables
 from serving_study.hardware.hosts import Host
 from serving_study.measure.sweeps import Plan
 from serving_study.models.checkpoints import Model
 from serving_study.results import store
+from serving_study.servers.arm import Arm
 
 MODEL = Model("m", "m", Path("m"))
 LMCACHE = {"kv_transfer_config": {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
@@ -37,7 +38,7 @@ def plan(*arms, host=fake_study.HOST, environment=ENVIRONMENT):
         ({}, ()),
         ({"options": LMCACHE}, ("lmcache",)),
         ({"options": {"kv_transfer_config": '{"kv_connector": "LMCacheConnectorV1"}'}}, ("lmcache",)),
-        ({"options": LMCACHE, "sidecar": Sidecar("lmcache", {})}, ("lmcache",)),
+        ({"options": LMCACHE, "sidecar": Process(CACHE_SERVER, "lmcache")}, ("lmcache",)),
         ({"options": {"kv_transfer_config": {"kv_connector": "NixlConnector"}}}, ("nixl",)),
         (
             {
@@ -60,11 +61,11 @@ def plan(*arms, host=fake_study.HOST, environment=ENVIRONMENT):
     ],
 )
 def test_an_arm_says_what_it_needs_beside_the_engine(about, names):
-    assert Arm("a", MODEL, **about).distributions == names
+    assert Arm.of("a", MODEL, **about).distributions == names
 
 
 def test_the_version_of_what_an_arm_needs_is_in_its_key_and_in_no_others():
-    plain, cached = Arm("plain", MODEL), Arm("cached", MODEL, options=LMCACHE)
+    plain, cached = Arm.of("plain", MODEL), Arm.of("cached", MODEL, options=LMCACHE)
     newer = replace(ENVIRONMENT, versions=ENVIRONMENT.versions | {"lmcache": "0.5.7"})
     before, after = plan(plain, cached), plan(plain, cached, environment=newer)
     assert before.identity_of(cached)["distributions"] == {"lmcache": "0.5.6"}
@@ -73,7 +74,7 @@ def test_the_version_of_what_an_arm_needs_is_in_its_key_and_in_no_others():
 
 
 def test_a_variable_of_the_caller_is_in_the_key_where_it_is_set_and_decides(monkeypatch):
-    arm = Arm("a", MODEL, environment={"VLLM_CPU_KVCACHE_SPACE": 1})
+    arm = Arm.of("a", MODEL, environment={"VLLM_CPU_KVCACHE_SPACE": 1})
     unset = plan(arm).arm_key(arm)
     for name in ("VLLM_LOGGING_LEVEL", "VLLM_PYTHON", "NCCL_DEBUG", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS"):
         monkeypatch.setenv(name, "1")  # decides nothing, or the harness sets it itself
@@ -87,7 +88,7 @@ def test_a_variable_of_the_caller_is_in_the_key_where_it_is_set_and_decides(monk
 
 
 def test_another_machine_is_another_key_and_so_is_another_results_folder(results):
-    arm = Arm("a", MODEL)
+    arm = Arm.of("a", MODEL)
     here = Host("cpu", "AMD EPYC", 2, 23.5, 20.0, virtualisation="kvm", kernel="6.1")
     key = plan(arm, host=here).arm_key(arm)
     assert plan(arm, host=replace(here, free_memory_gib=3.0)).arm_key(arm) == key

@@ -39,7 +39,7 @@ def test_the_real_load_generator_in_one_process(environment, target, study, resu
         "http-500": {"fault": "http-500"},
         "once": {"fault": "dies-after", "after": 5, "lives": 1},
     }
-    arms = [replace(study.arm(name, **about), model=target) for name, about in faults.items()]
+    arms = [study.arm(name, **about).variant(model=target) for name, about in faults.items()]
     plan = replace(study.plan(arms, prompts=6, output_tokens=10, repeats=2), environment=environment)
     done = sweeps.run(plan)
     assert len(study.events("server")) == 6
@@ -95,7 +95,7 @@ def test_the_real_load_generator_with_made_prompts(environment, target, study, m
     monkeypatch.setattr(loads, "ENGINE_SIDE", environments.ENGINE_SIDE)
     monkeypatch.setenv("TOKENIZER", str(target.folder / "tokenizer.json"))
     arms = [
-        replace(study.arm(name, caching=1, **about), model=target, technique=technique)
+        study.arm(name, caching=1, **about).variant(model=target, technique=technique)
         for name, technique, about in (
             ("prefix-cache", "prefix", {}),
             ("tier", "offload", {"kv_blocks": 24, "tier": 1}),
@@ -131,7 +131,7 @@ def test_a_load_that_the_real_parser_refuses_is_an_error_with_its_cause(
     """A changed option of `vllm bench serve` shows as what it is, and the worker lives on for the next load."""
     monkeypatch.setattr(loads, "ENGINE_SIDE", environments.ENGINE_SIDE)
     monkeypatch.setenv("TOKENIZER", str(target.folder / "tokenizer.json"))
-    arm = replace(study.arm("good"), model=target)
+    arm = study.arm("good").variant(model=target)
     plan = replace(study.plan([arm], prompts=3, output_tokens=4), environment=environment)
     with (
         loads.Generator(environment, tmp_path / "generator.log") as generator,

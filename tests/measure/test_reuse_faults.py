@@ -27,7 +27,7 @@ BLOCKS = 32
 
 
 def arm(study, name, technique="prefix", **options):
-    found = replace(study.arm(name, **({"caching": 1} | options)), technique=technique)
+    found = study.arm(name, **({"caching": 1} | options)).variant(technique=technique)
     tokenizer(found.model.folder)
     return found
 
@@ -173,8 +173,7 @@ def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study
 
 
 def test_a_server_that_lacks_the_tier_s_settings_does_not_start_measuring(study):
-    wanted = replace(
-        arm(study, "lmcache", "offload", tier=1, kv_blocks=BLOCKS),
+    wanted = arm(study, "lmcache", "offload", tier=1, kv_blocks=BLOCKS).variant(
         environment={"VLLM_CPU_KVCACHE_SPACE": 0, "LMCACHE_CHUNK_SIZE": 256},
     )
     results = measure(study, [wanted], SETS[:1])
@@ -188,7 +187,7 @@ def test_what_an_arm_writes_to_disk_begins_empty_and_is_gone_afterwards(study, c
     left.parent.mkdir(parents=True)
     left.write_text("of an earlier start")
     results = measure(
-        study, [replace(arm(study, "files", "offload", tier=1, kv_blocks=BLOCKS), scratch=True)], SETS[2:3]
+        study, [arm(study, "files", "offload", tier=1, kv_blocks=BLOCKS).variant(scratch=True)], SETS[2:3]
     )
     assert (
         [cell["certificate"]["verdict"] for cell in cells(results).values()] == ["pass"]
@@ -214,7 +213,7 @@ def test_every_table_and_figure_of_what_was_measured(study):
     arms = [
         arm(study, "prefix-cache"),
         arm(study, "no-prefix-cache", "none", caching=0),
-        replace(arm(study, "prefix-cache-again"), repeat_of="prefix-cache"),
+        arm(study, "prefix-cache-again").variant(repeat_of="prefix-cache"),
     ]
     arms += [arm(study, "device-only", kv_blocks=BLOCKS), arm(study, "tier", "offload", kv_blocks=BLOCKS, tier=1)]
     shared, below = (SEQUENCE.name, HALF.name), (SETS[1].name, SETS[2].name, OTHER_LENGTH.name)

@@ -1,15 +1,14 @@
 """Which arms section 3 has, and what each says of itself."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from serving_study.engines import arms
-from serving_study.engines.arms import Arm
 from serving_study.errors import ModelError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
+from serving_study.servers import arm as arms
+from serving_study.servers.arm import Arm
 
 CPU = Host("cpu", "x", 2, 8, 8)
 GPU = Host("l4x1", "x", 2, 8, 8, (Gpu(0, "NVIDIA L4", 22, 20, "8.9"),))
@@ -62,7 +61,7 @@ def test_names_and_order(make):
 
 def test_the_control_is_the_baseline_under_another_name(make):
     first, last = make()[0], make()[-1]
-    assert last.repeat_of == "baseline" and replace(last, name="baseline", repeat_of=None) == first
+    assert last.repeat_of == "baseline" and last.variant(name="baseline", repeat_of=None) == first
     assert first.identity() != last.identity()
 
 
@@ -133,10 +132,10 @@ def test_an_unknown_arm_lists_those_there_are(make):
 def test_random_in_either_model_is_random(model):
     real, random = model("real"), model("random", weights="random")
     assert [
-        Arm("a", real).weights,
-        Arm("a", random).weights,
-        Arm("a", real, draft=random).weights,
-        Arm("a", real, draft=real).weights,
+        Arm.of("a", real).weights,
+        Arm.of("a", random).weights,
+        Arm.of("a", real, draft=random).weights,
+        Arm.of("a", real, draft=real).weights,
     ] == ["real", "random", "random", "real"]
 
 
@@ -145,12 +144,12 @@ def test_identity_is_free_of_paths_and_full_of_what_decides(make, tmp_path):
     assert str(tmp_path) not in json.dumps([arm.identity() for arm in found.values()])
     arm = found["draft-k3"]
     variants = [
-        replace(arm, options={"seed": 2}),
-        replace(arm, environment={}),
-        replace(arm, gpus=2),
-        replace(arm, engine="sglang"),
-        replace(arm, speculative=arm.speculative | {"num_speculative_tokens": 4}),
-        replace(arm, draft=None),
-        replace(arm, name="x"),
+        arm.variant(options={"seed": 2}),
+        arm.variant(environment={}),
+        arm.variant(gpus=2),
+        arm.variant(engine="sglang"),
+        arm.variant(speculative=arm.speculative | {"num_speculative_tokens": 4}),
+        arm.variant(draft=None),
+        arm.variant(name="x"),
     ]
     assert len({json.dumps(variant.identity(), sort_keys=True) for variant in [arm, *variants]}) == 8

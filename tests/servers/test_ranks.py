@@ -9,11 +9,11 @@ import pytest
 from fake_study import HOST
 from good_cells import GPU, good
 
-from serving_study.engines.arms import Arm
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.results import certificates
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
 from serving_study.servers import ranks
+from serving_study.servers.arm import Arm
 
 TWO_GPUS = {"samples": 5, "cpu_steal": 0.0, "gpus": [GPU["gpus"][0] | {"index": index} for index in range(2)]}
 TITLED = (
@@ -123,7 +123,7 @@ def test_processes_are_told_by_their_titles(titles, found):
             "processes": {pid: about | {"cpu_s": about["cpu_s"] + 2.0} for pid, about in before["processes"].items()},
             "nvlink": {},
         }
-        seen = ranks.difference(Arm("a", None, options={"tensor_parallel_size": 2}), before, after)
+        seen = ranks.difference(Arm.of("a", None, options={"tensor_parallel_size": 2}), before, after)
         assert (seen["wanted"], seen["copies"]) == (2, 1) and [row["cpu_s"] for row in seen["processes"]] == [
             2.0
         ] * len(found)
@@ -152,7 +152,7 @@ def test_bytes_over_nvlink_are_a_difference(monkeypatch):
     host = Host("fakex1", "a processor", 2, 8.0, 8.0, (Gpu(0, "Fake", 80.0, 80.0, "9.0"),))
     nvml(monkeypatch, [100, 50, 1124, 60])
     before, after = ({"processes": {}, "nvlink": ranks.nvlink(host)} for _ in range(2))
-    assert ranks.difference(Arm("a", None), before, after)["nvlink_bytes"] == {
+    assert ranks.difference(Arm.of("a", None), before, after)["nvlink_bytes"] == {
         "0": {"sent": 2**20, "received": 10 * 1024}
     }
     nvml(monkeypatch, [1, 2], supported=False)

@@ -8,13 +8,13 @@ import pytest
 
 from serving_study import paths
 from serving_study.engines import logs
-from serving_study.engines.arms import Arm
 from serving_study.environments import Environment
 from serving_study.errors import HostError
 from serving_study.hardware import hosts
 from serving_study.hardware.hosts import GIB, Gpu, Host
 from serving_study.models.checkpoints import Model
 from serving_study.servers import fleet, preflight
+from serving_study.servers.arm import Arm
 from serving_study.servers.server import died
 
 CPU = Host("cpu", "x", 2, 8, 8)
@@ -23,7 +23,7 @@ CPU = Host("cpu", "x", 2, 8, 8)
 @pytest.fixture
 def arm(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"0")
-    return Arm(
+    return Arm.of(
         "baseline",
         Model("m", str(tmp_path), tmp_path),
         environment={"VLLM_CPU_KVCACHE_SPACE": 4},

@@ -20,7 +20,6 @@ from pathlib import Path
 from .. import environments, paths
 from ..chapters import sections
 from ..engines import options, probes
-from ..engines.arms import Arm
 from ..environments import Environment, variables
 from ..errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
 from ..hardware import hosts, rates
@@ -28,6 +27,7 @@ from ..hardware.hosts import Host
 from ..measure.sweeps import Plan
 from ..models import checkpoints, embedded
 from ..results import store
+from ..servers.arm import Arm
 from . import machine, rate_probe
 from .findings import FAIL, WARN, Finding, of_error
 

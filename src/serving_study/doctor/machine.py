@@ -28,7 +28,6 @@ import psutil
 
 from ..engine_side import fetch
 from ..engines import probes
-from ..engines.arms import Arm
 from ..environments import Environment
 from ..errors import HostError, StudyError
 from ..hardware import cgroups, hosts
@@ -37,6 +36,7 @@ from ..hardware.links import topology
 from ..measure.sweeps import Plan
 from ..results import certificates
 from ..servers import preflight
+from ..servers.arm import Arm
 from ..servers.server import WARDEN
 from .findings import FAIL, OK, WARN, Finding, of_error
 
@@ -51,7 +51,7 @@ FIRST_YEAR = 2024
 def memory(arms: list[Arm], host: Host) -> list[Finding]:
     """Free memory of each GPU, or of a CPU host, against what the most demanding arm takes at once."""
     faults = {}
-    for arm in arms or [Arm("any", None, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=len(host.gpus))]:
+    for arm in arms or [Arm.of("any", None, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=len(host.gpus))]:
         try:
             preflight.check_memory(arm, host)
         except HostError as error:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .arms import Arm
+from .process import Process
 
 REMOVED = {
     "speculative_model": "speculative = {'method': 'draft_model', 'model': …}",
@@ -63,7 +63,7 @@ class Problem:
     doubtful: bool = False
 
 
-def problems(arm: Arm, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
+def problems(arm: Process, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
     """Everything in a vLLM arm's options, speculative configuration, KV transfer and environment that `accepted` does
     not have.
     """
@@ -95,21 +95,21 @@ def problems(arm: Arm, accepted: Mapping | None, versions: Mapping | None = None
     return found + variables(arm.environment, accepted)
 
 
-def _sidecar(arm: Arm, accepted: Mapping) -> list[Problem]:
+def _sidecar(arm: Process, accepted: Mapping) -> list[Problem]:
     """Flags of the server beside the arm's that it does not have, with what they are called now."""
     flags, found = accepted.get("lmcache_server"), []
     for name in arm.sidecar.options if arm.sidecar else ():
         if name in OLD_SERVER if flags is None else "--" + name.replace("_", "-") not in flags:
             found.append(
                 Problem(
-                    f"option {name} of the {arm.sidecar.kind} server",
+                    f"option {name} of the {arm.sidecar.engine} server",
                     OLD_SERVER.get(name) or _near(name, [flag[2:].replace("-", "_") for flag in flags]),
                 )
             )
     return found
 
 
-def uses_lmcache(arm: Arm) -> bool:
+def uses_lmcache(arm: Process) -> bool:
     """Whether an LMCache connector, or several connectors with one among them, moves the arm's KV cache."""
     return "LMCache" in json.dumps(_mapping(arm.options.get("kv_transfer_config")) or {})
 

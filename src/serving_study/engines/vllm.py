@@ -20,7 +20,7 @@ from ..environments import ENGINE_SIDE
 from ..errors import HostError
 from ..hardware.hosts import Host, cores
 from . import base, logs
-from .arms import Arm
+from .process import Process
 
 CACHE = "vllm:cache_config_info"
 # Of the LMCache server beside an engine, in pieces of `chunk_size` tokens; those of its second tier are there once it
@@ -127,7 +127,7 @@ BUS_ERROR = f"a bus error, as where shared memory (/dev/shm) is full: {MORE_SHAR
 CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 
 
-def command(arm: Arm, python: Path, port: int) -> list[str]:
+def command(arm: Process, python: Path, port: int) -> list[str]:
     """The server's command line. It binds to 127.0.0.1 only."""
     own = str(port) if arm.replicas == 1 else "{port}"
     words = [
@@ -149,10 +149,10 @@ def command(arm: Arm, python: Path, port: int) -> list[str]:
     if arm.speculative:
         words += ["--speculative-config", json.dumps(arm.speculative)]
     words = words if arm.replicas == 1 else taking_turns(arm, python, port, words)
-    return beside(arm, python, words, [str(python), *SIDECARS[arm.sidecar.kind]]) if arm.sidecar else words
+    return beside(arm, python, words, [str(python), *SIDECARS[arm.sidecar.engine]]) if arm.sidecar else words
 
 
-def beside(arm: Arm, python: Path, command: list[str], sidecar: list[str]) -> list[str]:
+def beside(arm: Process, python: Path, command: list[str], sidecar: list[str]) -> list[str]:
     """The command line of `sidecar`, with the options that the arm gives it, and of the engine behind it;
     `{message_port}` and `{http_port}` are settled when it runs, `{folder}` is the one that the arm's logs are in.
     """
@@ -161,9 +161,9 @@ def beside(arm: Arm, python: Path, command: list[str], sidecar: list[str]) -> li
         str(python),
         str(ENGINE_SIDE / "beside.py"),
         "--name",
-        arm.sidecar.kind,
+        arm.sidecar.engine,
         "--log",
-        f"{{folder}}/{arm.sidecar.kind}.log",
+        f"{{folder}}/{arm.sidecar.engine}.log",
         "--",
         *sidecar,
         *options,
@@ -172,7 +172,7 @@ def beside(arm: Arm, python: Path, command: list[str], sidecar: list[str]) -> li
     ]
 
 
-def taking_turns(arm: Arm, python: Path, port: int, command: list[str]) -> list[str]:
+def taking_turns(arm: Process, python: Path, port: int, command: list[str]) -> list[str]:
     """The command line of so many servers behind one port; `{port}` in `command` is each one's own."""
     each = arm.ranks // arm.replicas
     return [
@@ -220,7 +220,7 @@ CACHES = {
 }
 
 
-def environment(arm: Arm, host: Host, python: Path) -> dict[str, str]:
+def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
     """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
@@ -367,7 +367,7 @@ def is_loading(log: str) -> bool:
     return "Starting to load model" in logs.plain(log)
 
 
-def ineffective(arm: Arm, log: str) -> str | None:
+def ineffective(arm: Process, log: str) -> str | None:
     """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none
     or all hold.
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 from .. import engines, files
 from ..engines import logs, vllm
-from ..engines.arms import Arm
 from ..errors import StoreError, StudyError
 from ..hardware import hosts
 from ..results import store
 from ..results.store import Run, Store
 from ..servers import fleet, metrics, preflight
+from ..servers.arm import Arm
 from ..servers.server import UNSAID
 from . import sweeps
 from .sweeps import Plan, Results

@@ -19,7 +19,6 @@ from tqdm import tqdm
 
 from .. import __version__, engines, files, paths
 from ..engines import base, logs
-from ..engines.arms import Arm
 from ..environments import Environment, variables
 from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
 from ..hardware import hosts
@@ -28,6 +27,7 @@ from ..loads import Generator, Load
 from ..results import certificates, sources, store
 from ..results.store import Run, Store
 from ..servers import client, fleet, language, metrics, preflight, ranks
+from ..servers.arm import Arm
 from .mechanisms import tiers
 
 WARMUP_TOKENS, WARMUP_SEED = 8, 7

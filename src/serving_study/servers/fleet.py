@@ -22,11 +22,11 @@ from pathlib import Path
 
 from .. import engines, paths
 from ..engines import logs, vllm
-from ..engines.arms import Arm
 from ..environments import Environment, variables
 from ..errors import ServerError
 from ..hardware.hosts import Host
 from . import client, language, preflight
+from .arm import Arm
 from .server import WARDEN, Server
 
 GRACE_S = 30.0
@@ -126,7 +126,7 @@ def stop(server: Server) -> float:
         shutil.rmtree(scratch(server.arm), ignore_errors=True)
     with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
         logs.tidy_log(server.log)
-        if server.arm.sidecar and (beside := server.log.with_name(f"{server.arm.sidecar.kind}.log")).is_file():
+        if server.arm.sidecar and (beside := server.log.with_name(f"{server.arm.sidecar.engine}.log")).is_file():
             logs.tidy_log(beside)
     return time.monotonic() - began
 

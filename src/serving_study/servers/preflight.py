@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 
-from ..engines.arms import Arm
 from ..errors import HostError
 from ..hardware import hosts
 from ..hardware.hosts import Host
+from .arm import Arm
 
 SCRATCH_GIB = 2.0  # of disk, for an arm that writes there
 

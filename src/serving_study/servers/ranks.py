@@ -14,8 +14,8 @@ import contextlib
 
 import psutil
 
-from ..engines.arms import Arm
 from ..hardware.hosts import Host, nvml_handle
+from .arm import Arm
 
 WORKER, ENGINE = "VLLM::Worker", "VLLM::EngineCore"
 # NVML's field numbers for payload over all NVLinks of a GPU, KiB since the driver started, and the scope that means all

@@ -12,10 +12,10 @@ import psutil
 
 from .. import engines
 from ..engines import logs, vllm
-from ..engines.arms import Arm
 from ..errors import ServerError
 from ..hardware import hosts
 from . import preflight
+from .arm import Arm
 
 WARDEN = Path(__file__).with_name("programs") / "warden.py"
 

@@ -17,12 +17,12 @@ import pandas
 from pandas.io.formats.style import Styler
 
 from ...analysis import tables
-from ...engines.arms import Arm
 from ...errors import ModelError
 from ...hardware import hosts
 from ...measure.sweeps import Plan, Results
 from ...models import pages, shapes
 from ...results import reference
+from ...servers.arm import Arm
 from . import plan as hybrid
 
 COLUMNS = (

@@ -14,7 +14,6 @@ from functools import partial
 
 from ... import paths
 from ...chapters import plans
-from ...engines.arms import Arm
 from ...errors import ModelError, ParameterError
 from ...hardware import hosts
 from ...hardware.hosts import Host
@@ -22,6 +21,7 @@ from ...measure.sweeps import Plan
 from ...models import checkpoints, shapes
 from ...models.checkpoints import Model
 from ...servers import preflight
+from ...servers.arm import Arm
 
 SECTION = "7-hybrid"
 KEYS = {
@@ -233,7 +233,7 @@ def _arm(setting: dict, model: Model, wanted: Hybrid, host: Host) -> Arm:
         else {"VLLM_CPU_KVCACHE_SPACE": wanted.kv_cache_gib}
         | ({"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(tp, tp)} if tp > 1 else {})
     )
-    arm = Arm(
+    arm = Arm.of(
         name_of(setting),
         model,
         options=options,
@@ -242,7 +242,7 @@ def _arm(setting: dict, model: Model, wanted: Hybrid, host: Host) -> Arm:
         gpus=tp if host.gpus else 0,
         acceptance="measured" if speculative else None,
     )
-    return replace(arm, unsupported=_unsupported(arm, host))
+    return arm.variant(unsupported=_unsupported(arm, host))
 
 
 def _unsupported(arm: Arm, host: Host) -> str | None:

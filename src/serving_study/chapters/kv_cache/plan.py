@@ -9,12 +9,12 @@ smaller numbers has twice the cache, and is asked for twice the prefixes. LMCach
 server beside it on a CPU, which the arms' names say."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from ...chapters import plans
-from ...engines.arms import Arm, Sidecar, again
+from ...engines.process import CACHE_SERVER, Process
 from ...environments import Environment
 from ...errors import ParameterError
 from ...hardware import hosts
@@ -24,6 +24,7 @@ from ...loads.prompts import Exact, SharedPrefix, WorkingSet
 from ...measure.sweeps import WARMUP_TOKENS, Plan
 from ...models import checkpoints, shapes
 from ...models.checkpoints import Model
+from ...servers.arm import Arm, again
 from .prefixes import CACHED, CONTROL, DEVICE, QUANTISED, TIERS
 
 CHUNK_TOKENS = 256  # LMCache's piece: prefixes of the tiers are whole ones
@@ -304,7 +305,7 @@ def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[
 
 def _prefix_arms(wanted: KvCache, host: Host, model: Model) -> list[Arm]:
     options = plans.options(wanted, host)
-    cached = Arm(
+    cached = Arm.of(
         CACHED,
         model,
         options=options,
@@ -312,9 +313,9 @@ def _prefix_arms(wanted: KvCache, host: Host, model: Model) -> list[Arm]:
         gpus=min(1, len(host.gpus)),
         technique="prefix",
     )
-    made = [cached, replace(cached, name=CONTROL, options=options | {"enable_prefix_caching": False}, technique="none")]
+    made = [cached, cached.variant(name=CONTROL, options=options | {"enable_prefix_caching": False}, technique="none")]
     if wanted.quantised:
-        made.append(replace(cached, name=QUANTISED, options=options | {"kv_cache_dtype": "fp8"}))
+        made.append(cached.variant(name=QUANTISED, options=options | {"kv_cache_dtype": "fp8"}))
     return made + ([again(cached)] if wanted.controls else [])
 
 
@@ -338,7 +339,7 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
                 3,
             ),
         )
-    device = Arm(
+    device = Arm.of(
         DEVICE,
         model,
         options=options,
@@ -346,7 +347,7 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
         gpus=min(1, len(host.gpus)),
         technique="prefix",
     )
-    below = partial(replace, device, technique="offload")
+    below = partial(device.variant, technique="offload")
 
     def connector(name: str, **extra) -> dict:
         return options | {
@@ -372,7 +373,13 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
         place = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"}
         return {
             "options": connector("LMCacheMPConnector", **place),
-            "sidecar": Sidecar("lmcache", flags, environment.versions.get("lmcache"), first_gib + SERVER_GIB),
+            "sidecar": Process(
+                CACHE_SERVER,
+                "lmcache",
+                options=flags,
+                version=environment.versions.get("lmcache"),
+                memory_gib=first_gib + SERVER_GIB,
+            ),
         }
 
     missing = None if "lmcache" in environment.versions else "lmcache is not installed in the engine's environment"

@@ -7,12 +7,10 @@ An arm that this host cannot have is `unsupported`, with the reason, before anyt
 refuse (weights that do not fit) is started, and its failure is a result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from ...chapters import plans
-from ...engines import arms
-from ...engines.arms import Arm
 from ...environments import Environment
 from ...errors import ParameterError
 from ...hardware import hosts
@@ -20,6 +18,7 @@ from ...hardware.hosts import Host
 from ...measure.sweeps import Plan
 from ...models import checkpoints
 from ...models.checkpoints import Model
+from ...servers.arm import Arm, again
 
 SECTION = 5
 KEYS = {"model": str, "tp": int, "pp": int, "dp": int, "ep": bool, "replicas": int, "gpu_memory_utilization": float}
@@ -108,7 +107,7 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
     ranks = _most_ranks(wanted, host)
     made = [_arm(about, found[about["model"]], wanted, host, environment, ranks) for about in wanted.arms]
     first = next((arm for arm in made if not arm.unsupported), None) if wanted.control else None
-    made += [arms.again(first)] if first else []
+    made += [again(first)] if first else []
     loads = plans.loads(wanted, host, environment, dry, say)
     return Plan(
         SECTION,
@@ -222,7 +221,7 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
             options.pop(
                 "enforce_eager", None
             )  # an eager pipeline passes its health check and dies at the first request on this build
-    arm = Arm(
+    arm = Arm.of(
         name_of(about),
         model,
         options=options,
@@ -231,7 +230,7 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
         replicas=about.get("replicas", 1),
         technique="parallel",
     )
-    return replace(arm, unsupported=_unsupported(arm, about, wanted, host, environment))
+    return arm.variant(unsupported=_unsupported(arm, about, wanted, host, environment))
 
 
 def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environment: Environment) -> str | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...chapters import plans
 from ...chapters.drafts import drafts
-from ...engines import arms
 from ...errors import ParameterError
 from ...hardware import hosts
 from ...hardware.hosts import Host
 from ...measure.sweeps import Plan
 from ...models import checkpoints, embedded
 from ...results import reference
+from ...servers.arm import speculation
 
 if TYPE_CHECKING:
     from ...chapters.drafts.distillation import Distillation
@@ -85,7 +85,7 @@ def plan(
     there = None if dry and not environment.vllm else environment
     target, draft, control, notes = _models(wanted, host, there, dry, say)
     notes += plans.notes(environment)
-    made = arms.speculation(
+    made = speculation(
         target=target,
         draft=draft,
         ks=wanted.ks,

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from ... import engines
 from ...engines import base, logs, vllm
-from ...engines.arms import Arm
 from ...errors import LoadError, ModelError, ServerError
 from ...loads import Load, prompts
 from ...models import shapes
 from ...servers import client, fleet, metrics
+from ...servers.arm import Arm
 from ...servers.metrics import Snapshot
 from ...servers.server import Server
 

@@ -1,0 +1,80 @@
+"""`Process`: one process of an arm as its engine is given it: what it runs, with which options, on how many GPUs.
+
+>>> Process(SERVER, "vllm", speculative={"num_speculative_tokens": 3}).k
+3
+"""
+
+import json
+from dataclasses import dataclass, field
+
+from ..models.checkpoints import Model
+
+SERVER, CACHE_SERVER = "server", "cache server"
+PREFILL, DECODE = "prefill", "decode"
+
+# A word in a process's options, and the distribution that has to be there for it.
+DISTRIBUTIONS = {
+    "lmcache": "lmcache",
+    "nixl": "nixl",
+    "mooncake": "mooncake-transfer-engine",
+    '"ray"': "ray",
+    "bitsandbytes": "bitsandbytes",
+    "gguf": "gguf",
+    "runai_streamer": "runai-model-streamer",
+    "tensorizer": "tensorizer",
+    "fastsafetensors": "fastsafetensors",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that an arm starts.
+
+    `role` is what it does for the arm (`server`, `prefill`, `decode`, `cache server`), `engine` whose command line it
+    has. `options` are flags by name without dashes (`max_model_len`), a value of True being a bare flag; `speculative`
+    is vLLM's `--speculative-config`. `version` is the distribution's of a cache server, `memory_gib` about what that
+    takes."""
+
+    role: str
+    engine: str
+    model: Model | None = None
+    options: dict = field(default_factory=dict)
+    speculative: dict | None = None
+    draft: Model | None = None
+    environment: dict = field(default_factory=dict)
+    gpus: int = 0
+    version: str | None = None
+    memory_gib: float = 0.0
+
+    @property
+    def k(self) -> int:
+        """Draft tokens a round; 0 without speculation."""
+        return (self.speculative or {}).get("num_speculative_tokens", 0)
+
+    @property
+    def split(self) -> int:
+        """Ranks that hold one copy of the model between them."""
+        return self.options.get("tensor_parallel_size", 1) * self.options.get("pipeline_parallel_size", 1)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that requests are shared out to."""
+        return self.options.get("data_parallel_size", 1)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute: a GPU each, or on a CPU host some cores each; none of a cache server."""
+        return 0 if self.role == CACHE_SERVER else self.split * self.copies
+
+    @property
+    def weights(self) -> str:
+        """`random` where a model's are, else `real`."""
+        return "random" if "random" in (model.weights for model in (self.model, self.draft) if model) else "real"
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """What must be installed beside the engine, by the names of the options: a KV connector's library, a loader's,
+        that of a way to run ranks, a cache server's own.
+        """
+        words = json.dumps([self.options, self.engine], default=str).lower()
+        return tuple(sorted({name for word, name in DISTRIBUTIONS.items() if word in words}))

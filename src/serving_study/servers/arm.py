@@ -1,0 +1,294 @@
+"""`Arm`: the processes of one configuration, and which arms a technique has.
+
+An arm says everything that decides what its server does. Two arms that differ in nothing but their name are the A/A
+pair that gives the noise floor (`repeat_of`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..engines.process import CACHE_SERVER, SERVER, Process
+from ..errors import ParameterError
+from ..hardware.hosts import Host
+from ..models.checkpoints import Model, check_draft
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration of servers.
+
+    `processes` are what is started, those that others need first; `front` is what stands before the servers: `none`, or
+    `turns`, a port whose connections are handed to one server after another. `technique` is what the certificate
+    expects to see happening (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`), `acceptance` how drafts are
+    accepted: `measured`, `prescribed`, or None without speculation. With `scratch` its processes run in an empty folder
+    that goes when they end, for what they write to disk. `unsupported` holds the reason why the arm cannot exist here.
+    """
+
+    name: str
+    processes: tuple[Process, ...]
+    front: str = "none"
+    technique: str = "none"
+    acceptance: str | None = None
+    repeat_of: str | None = None
+    scratch: bool = False
+    unsupported: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        model: Model,
+        *,
+        engine: str = "vllm",
+        options: dict | None = None,
+        speculative: dict | None = None,
+        draft: Model | None = None,
+        environment: dict | None = None,
+        gpus: int = 1,
+        replicas: int = 1,
+        sidecar: Process | None = None,
+        **labels,
+    ) -> "Arm":
+        """An arm of one server, or of `replicas` alike that take turns and share `gpus`; `sidecar` is a cache server
+        that each of them needs.
+
+        Raises ParameterError where the GPUs cannot be shared out evenly.
+        """
+        if gpus % replicas:
+            raise ParameterError("GPUs do not divide by servers", value=f"{gpus} by {replicas}", allowed="a multiple")
+        server = Process(SERVER, engine, model, options or {}, speculative, draft, environment or {}, gpus // replicas)
+        before = (sidecar,) if sidecar else ()
+        return cls(name, (*before, *[server] * replicas), "turns" if replicas > 1 else "none", **labels)
+
+    def variant(self, **changes) -> "Arm":
+        """The same arm but for what `Arm.of` takes by these names, its own name included."""
+        server = self.server
+        same = {
+            "name": self.name,
+            "model": server.model,
+            "engine": server.engine,
+            "options": server.options,
+            "speculative": server.speculative,
+            "draft": server.draft,
+            "environment": server.environment,
+            "gpus": self.gpus,
+            "replicas": self.replicas,
+            "sidecar": self.sidecar,
+            "technique": self.technique,
+            "acceptance": self.acceptance,
+            "repeat_of": self.repeat_of,
+            "scratch": self.scratch,
+            "unsupported": self.unsupported,
+        }
+        return Arm.of(**same | changes)
+
+    @property
+    def servers(self) -> tuple[Process, ...]:
+        """The processes that requests are sent to."""
+        return tuple(process for process in self.processes if process.role == SERVER)
+
+    @property
+    def server(self) -> Process:
+        """The server, the first of several that are alike."""
+        return self.servers[0]
+
+    @property
+    def sidecar(self) -> Process | None:
+        """The cache server, where there is one."""
+        return next((process for process in self.processes if process.role == CACHE_SERVER), None)
+
+    @property
+    def replicas(self) -> int:
+        """Servers that take turns."""
+        return len(self.servers)
+
+    @property
+    def engine(self) -> str:
+        return self.server.engine
+
+    @property
+    def model(self) -> Model:
+        return self.server.model
+
+    @property
+    def draft(self) -> Model | None:
+        return self.server.draft
+
+    @property
+    def options(self) -> dict:
+        return self.server.options
+
+    @property
+    def speculative(self) -> dict | None:
+        return self.server.speculative
+
+    @property
+    def environment(self) -> dict:
+        return self.server.environment
+
+    @property
+    def gpus(self) -> int:
+        return sum(process.gpus for process in self.processes)
+
+    @property
+    def k(self) -> int:
+        """Draft tokens a round; 0 without speculation."""
+        return self.server.k
+
+    @property
+    def split(self) -> int:
+        """Ranks that hold one copy of the model between them."""
+        return self.server.split
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that requests are shared out to."""
+        return sum(process.copies for process in self.servers)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute: a GPU each, or on a CPU host some cores each."""
+        return sum(process.ranks for process in self.processes)
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """What must be installed beside the engine."""
+        return tuple(sorted({name for process in self.processes for name in process.distributions}))
+
+    @property
+    def weights(self) -> str:
+        return self.server.weights
+
+    def identity(self) -> dict:
+        """What decides a result, free of this machine's paths."""
+        server = self.server
+        speculative = {key: value for key, value in (server.speculative or {}).items() if key != "model"}
+        cache = self.sidecar
+        return (
+            {
+                "name": self.name,
+                "engine": server.engine,
+                "model": server.model.identity(),
+                "draft": server.draft.identity() if server.draft else None,
+                "options": server.options,
+                "speculative": speculative,
+                "environment": server.environment,
+                "gpus": self.gpus,
+            }
+            | ({"replicas": self.replicas} if self.replicas > 1 else {})
+            | ({"sidecar": {"kind": cache.engine, "version": cache.version, "options": cache.options}} if cache else {})
+        )
+
+
+def again(arm: Arm) -> Arm:
+    """The same arm once more, under another name: the A/A control."""
+    return arm.variant(name=f"{arm.name}-again", repeat_of=arm.name)
+
+
+def speculation(
+    *,
+    target: Model,
+    draft: Model,
+    ks: Sequence[int],
+    ngram_ks: Sequence[int],
+    ngram_window: tuple[int, int],
+    options: dict,
+    environment: dict,
+    host: Host,
+    heterogeneous_vocabulary: bool = True,
+    prescribed: dict | None = None,
+    control: Model | None = None,
+    truncated: Model | None = None,
+    eagle: Model | None = None,
+    synchronous_control: bool = False,
+    only: Sequence[str] | None = None,
+) -> tuple[Arm, ...]:
+    """Section 3's arms: `baseline`, `ngram-k3` for each n-gram k, `draft-k1` … for each k, and the baseline again.
+
+    `ngram_window` is (shortest, longest) match in tokens. `prescribed` maps an arm's name to the acceptance rate that
+    the engine is told to produce, for random weights. `control` is a draft of the target's own vocabulary, for the
+    middle k: does the mapping between vocabularies cost anything? `synchronous_control` adds the baseline as a draft
+    model makes vLLM run its target: without asynchronous scheduling, on the older model runner. `truncated` is a poor
+    draft beside a trained one, for the middle k: what does a bad draft cost? `eagle` is an EAGLE-3 head of this very
+    target, for each k. `only` keeps the named arms."""
+    gpus = min(1, len(host.gpus)) if host.gpus else 0
+    base = Arm.of("baseline", target, options=options, environment=environment, gpus=gpus)
+    arms = [base]
+    shortest, longest = ngram_window
+    for k in ngram_ks:
+        config = {
+            "method": "ngram",
+            "num_speculative_tokens": k,
+            "prompt_lookup_max": longest,
+            "prompt_lookup_min": shortest,
+        }
+        arms.append(base.variant(name=f"ngram-k{k}", speculative=config, technique="ngram", acceptance="measured"))
+    check_draft(target, draft, heterogeneous=heterogeneous_vocabulary)
+    for k in ks:
+        config = {"method": "draft_model", "model": draft.source, "num_speculative_tokens": k}
+        if draft.vocab_size != target.vocab_size:
+            config["use_heterogeneous_vocab"] = True
+        arms.append(
+            base.variant(name=f"draft-k{k}", speculative=config, draft=draft, technique="draft", acceptance="measured")
+        )
+    if control and ks:
+        k = sorted(ks)[len(ks) // 2]
+        config = {"method": "draft_model", "model": control.source, "num_speculative_tokens": k}
+        arms.append(
+            base.variant(
+                name=f"draft-k{k}-same-vocabulary",
+                speculative=config,
+                draft=control,
+                technique="draft",
+                acceptance="measured",
+            )
+        )
+        prescribed = (prescribed or {}) | {arms[-1].name: (prescribed or {}).get(f"draft-k{k}")}
+    if truncated and ks:
+        k = sorted(ks)[len(ks) // 2]
+        config = {"method": "draft_model", "model": truncated.source, "num_speculative_tokens": k}
+        arms.append(
+            base.variant(
+                name=f"draft-k{k}-truncated",
+                speculative=config,
+                draft=truncated,
+                technique="draft",
+                acceptance="measured",
+            )
+        )
+    for k in ks if eagle else ():
+        config = {"method": "eagle3", "model": eagle.source, "num_speculative_tokens": k}
+        arms.append(
+            base.variant(name=f"eagle3-k{k}", speculative=config, draft=eagle, technique="draft", acceptance="measured")
+        )
+    arms = [_prescribe(arm, (prescribed or {}).get(arm.name)) for arm in arms]
+    if synchronous_control:
+        arms.append(
+            base.variant(
+                name="baseline-synchronous",
+                options=options | {"async_scheduling": False},
+                environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"},
+            )
+        )
+    arms.append(again(base))
+    if only is not None:
+        unknown = [name for name in only if name not in {arm.name for arm in arms}]
+        if unknown:
+            raise ParameterError(
+                "unknown arm",
+                value=", ".join(unknown),
+                allowed=", ".join(arm.name for arm in arms),
+                next="make plan SECTION=3",
+            )
+        arms = [arm for arm in arms if arm.name in only]
+    return tuple(arms)
+
+
+def _prescribe(arm: Arm, rate: float | None) -> Arm:
+    """Make the engine accept drafts at `rate` (accepted / drafted) whatever the models say."""
+    if rate is None or not arm.k:
+        return arm
+    config = arm.speculative | {
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": round(1 + rate * arm.k, 4),
+    }
+    return arm.variant(speculative=config, acceptance="prescribed")
