@@ -1,7 +1,5 @@
 """The tables, figures and sentences of section 7's sizes, from the notebook's own header."""
 
-from dataclasses import replace
-
 import matplotlib.pyplot as plt
 import pytest
 
@@ -15,7 +13,7 @@ FEW = {"models": ["qwen2.5-7b-instruct", "llama-2-7b"], "hosts": ["g6.xlarge", "
 
 @pytest.fixture(scope="module")
 def wanted():
-    return replace(CacheSizes(**sections.header(sections.get("7-sizes"))), **FEW)
+    return CacheSizes(**sections.header(sections.get("7-sizes"))).replaced(**FEW)
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def test_what_a_sequence_holds(wanted):
     [qwen, llama] = shown(cache_size_tables.sequences(wanted))
     assert (qwen["attention"], qwen["KiB a token"], qwen["8K (GiB)"]) == ("GQA 7:1", "56.0", "0.44")
     assert (llama["KiB a token"], llama["of MHA"]) == ("512.0", "100.0%")
-    assert "(fp8)" in cache_size_tables.sequences(replace(wanted, cache_dtype="fp8")).caption
+    assert "(fp8)" in cache_size_tables.sequences(wanted.replaced(cache_dtype="fp8")).caption
 
 
 def test_the_memory_of_the_reference_adds_up():
@@ -101,7 +99,7 @@ def test_a_panel_a_host_of_the_examples(wanted, looks):
         axes = draw(wanted).axes
         assert [axis.get_title() for axis in axes] == titles
         assert all(axis.get_xscale() == axis.get_yscale() == "log" for axis in axes)
-    once = cache_size_plots.prefixes(replace(wanted, other_host="g6.xlarge"))
+    once = cache_size_plots.prefixes(wanted.replaced(other_host="g6.xlarge"))
     assert len(once.axes) == 1
 
 
@@ -133,10 +131,10 @@ def test_what_the_sentences_say():
 
 
 def test_a_disk_that_never_pays_is_said_in_words():
-    slow = replace(CacheSizes(**sections.header(sections.get("7-sizes"))), restore_overhead_ms=1e9)
+    slow = CacheSizes(**sections.header(sections.get("7-sizes"))).replaced(restore_overhead_ms=1e9)
     assert cache_size_prose.values(slow)["disk_words"] == "longer than a million tokens"
 
 
 def test_the_parameters_reach_the_frames(wanted):
-    few = replace(wanted, hit_rates=[0.0, 1.0], concurrency=8)
+    few = wanted.replaced(hit_rates=[0.0, 1.0], concurrency=8)
     assert list(cache_sizes.throughputs_of(few, ["g6.xlarge"])) == ["host", 0.0, 1.0, "most"]

@@ -1,7 +1,5 @@
 """Section 7's frames: every figure of the reference study that is arithmetic, and what a header may say."""
 
-from dataclasses import asdict, replace
-
 import pytest
 
 from serving_study.chapters import sections
@@ -20,8 +18,8 @@ def wanted():
 
 
 def test_the_header_is_of_its_types(wanted):
-    sections.check(CacheSizes, asdict(wanted))
-    assert wanted.element_bytes is None and replace(wanted, cache_dtype="fp8").element_bytes == 1
+    assert CacheSizes(**wanted.values()) == wanted
+    assert wanted.element_bytes is None and wanted.replaced(cache_dtype="fp8").element_bytes == 1
 
 
 BAD = [
@@ -40,13 +38,13 @@ BAD = [
 @pytest.mark.parametrize(("name", "value", "allowed"), BAD)
 def test_a_value_that_cannot_be_used_is_refused(wanted, name, value, allowed):
     with pytest.raises(ParameterError, match=f"parameter {name} cannot be used") as caught:
-        replace(wanted, **{name: value})
+        wanted.replaced(**{name: value})
     assert allowed in caught.value.allowed
 
 
 def test_unknown_models_and_hosts_say_what_there_is(wanted):
     with pytest.raises(ModelError, match="no config.json for this model: moon"):
-        replace(wanted, model="moon")
+        wanted.replaced(model="moon")
     with pytest.raises(ModelError, match="no config.json for this model: moon"):
         cache_sizes.per_model(["moon"], [1024])
 

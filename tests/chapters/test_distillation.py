@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ def config_of(**given):
 
 
 def test_the_header_of_section_4_is_the_dataclass():
-    assert set(sections.header(sections.get(4))) == {field.name for field in fields(distillation.Distillation)}
+    assert set(sections.header(sections.get(4))) == set(distillation.Distillation.model_fields)
     found = sections.parameters(sections.get(4), {"width": 128, "minutes": 1})
     assert distillation.resolved(**found | {"heads": 4}).width == 128
     with pytest.raises(ParameterError, match="parameter ks has the wrong type"):

@@ -55,7 +55,7 @@ def test_the_sizes_beside_the_wanted_one_are_narrower_than_the_target(wanted, ta
 
 
 def test_odd_heads_have_no_other_widths(wanted, target):
-    odd = distillation.replace(wanted, heads=3, width=192, kv_heads=1)
+    odd = wanted.replaced(heads=3, width=192, kv_heads=1)
     assert draft_views.other_sizes(odd, target) == [{"layers": 1}, {"layers": 6}]
 
 

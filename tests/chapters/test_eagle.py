@@ -228,7 +228,7 @@ def test_the_packed_folder_and_its_card(target, cache):
         "log": [look],
     }
     head, asked = resolved(target), wanted()
-    work = distillation.work_folder(replace(asked, name=head.name))
+    work = distillation.work_folder(asked.replaced(name=head.name))
     files.write(work / "training.json", training)
     (work / "model.safetensors").write_bytes(b"head" * 1000)
     packed = eagle.pack(head, asked, target)

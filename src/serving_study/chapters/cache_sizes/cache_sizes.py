@@ -12,17 +12,26 @@ a length longer than the model was made for is counted all the same.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 import pandas
+from pydantic import Field, model_validator
 
-from ...errors import ModelError, ParameterError
+from ...chapters.parameters import (
+    Number,
+    Parameters,
+    Positive,
+    Share,
+    Whole,
+)
+from ...errors import ModelError
 from ...hardware import ceilings
 from ...models import pages, shapes
 from ...models.shapes import GIB
 from ...results import reference
 from ...theory import capacity, predictions, reuse
 
+TOKENS = {"allowed": "1 token or more"}
 DTYPES = {"auto": None, "fp8": 1}
 REFERENCE_MODELS = {
     "qwen2.5-7b": "qwen2.5-7b-instruct",
@@ -34,49 +43,65 @@ REFERENCE_HOST, REFERENCE_VERSION = "l4x1", "0.27.1"
 LENGTHS = {"kv_gib_8k": 8192, "kv_gib_128k": 131072}
 
 
-@dataclass(frozen=True)
-class CacheSizes:
-    """The notebook's parameters; its header explains each."""
+class CacheSizes(Parameters):
+    """The parameters of section 7's sizes."""
 
-    models: list[str]
-    lengths: list[int]
-    model: str
-    host: str
-    other_host: str
-    hosts: list[str] | None
-    memory_utilization: float
-    cache_dtype: str
-    shared_tokens: int
-    own_tokens: int
-    output_tokens: int
-    concurrency: int
-    hit_rates: list[float]
-    restore_overhead_ms: float
+    section = "7-sizes"
+    verb = "make run"
 
-    def __post_init__(self):
-        def require(holds, name, allowed):
-            if not holds:
-                raise ParameterError(
-                    f"parameter {name} cannot be used",
-                    value=getattr(self, name),
-                    allowed=allowed,
-                    next="make run SECTION=7-sizes",
-                )
+    models: Annotated[list[str], Field(min_length=1)] = Field(
+        [
+            "qwen2.5-7b-instruct",
+            "meta-llama-3-8b",
+            "meta-llama-3-70b",
+            "llama-2-7b",
+            "qwen3-8b",
+            "mistral-7b-v0.1",
+            "gemma-3-27b-it",
+            "gpt-oss-20b",
+            "deepseek-v2-lite",
+            "deepseek-v3",
+            "qwen3-next-80b-a3b-instruct",
+            "qwen3.5-27b",
+        ],
+        description="shapes that ship, folders, config.json files, or hub ids in the cache",
+        json_schema_extra={"allowed": "one model or more"},
+    )
+    lengths: Annotated[list[Positive], Field(min_length=1)] = Field(
+        [8192, 131072],
+        description="tokens of a sequence, rising",
+        json_schema_extra={"allowed": "tokens, 1 or more, rising"},
+    )
+    model: str = Field(
+        "qwen2.5-7b-instruct", description="the model of the examples; one without experts that fits one GPU"
+    )
+    host: str = Field(
+        "g6.xlarge", description="the host of the examples: an instance type or a profile of data/hardware"
+    )
+    other_host: str = Field("p5en.48xlarge", description="a faster one beside it")
+    hosts: list[str] | None = Field(None, description="hosts of the tables; None: every instance type of data/hardware")
+    memory_utilization: Share = Field(0.90, description="share of GPU memory that the server may use")
+    cache_dtype: Literal[*DTYPES] = Field(
+        "auto", description='of the tables of sizes: "auto" (the model\'s own, as of all times) or "fp8"'
+    )
+    shared_tokens: Positive = Field(3001, description="prefix that requests have in common", json_schema_extra=TOKENS)
+    own_tokens: Positive = Field(20, description="of each prompt, that no other has", json_schema_extra=TOKENS)
+    output_tokens: Positive = Field(128, description="of each answer", json_schema_extra=TOKENS)
+    concurrency: Annotated[Whole, Field(ge=2)] = Field(16, description="requests in flight")
+    hit_rates: Annotated[list[Annotated[Number, Field(ge=0, le=1)]], Field(min_length=1)] = Field(
+        [0.0, 0.5, 0.9],
+        description="shares of requests that find the prefix",
+        json_schema_extra={"allowed": "shares from 0 to 1"},
+    )
+    restore_overhead_ms: Annotated[Number, Field(ge=0)] = Field(
+        5.0, description="what a restored prompt costs beside its bytes: assumed, not measured"
+    )
 
-        require(self.models, "models", "one model or more")
-        require(
-            self.lengths and min(self.lengths) >= 1 and list(self.lengths) == sorted(set(self.lengths)),
-            "lengths",
-            "tokens, 1 or more, rising",
-        )
-        require(self.cache_dtype in DTYPES, "cache_dtype", ", ".join(DTYPES))
-        require(0 < self.memory_utilization <= 1, "memory_utilization", "above 0, at most 1")
-        require(self.hit_rates and all(0 <= rate <= 1 for rate in self.hit_rates), "hit_rates", "shares from 0 to 1")
-        require(self.concurrency >= 2, "concurrency", "2 or more")
-        require(not shapes.load(self.model).experts, "model", "a model without experts; `models` takes any")
-        for name in ("shared_tokens", "own_tokens", "output_tokens"):
-            require(getattr(self, name) >= 1, name, "1 token or more")
-        require(self.restore_overhead_ms >= 0, "restore_overhead_ms", "0 or more")
+    @model_validator(mode="after")
+    def _lengths_rise_and_the_example_is_dense(self) -> Self:
+        self.require(self.lengths == sorted(set(self.lengths)), "lengths", "tokens, 1 or more, rising")
+        self.require(not shapes.load(self.model).experts, "model", "a model without experts; `models` takes any")
+        return self
 
     @property
     def element_bytes(self) -> int | None:

@@ -15,13 +15,19 @@ host stands beside the first.
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 import pandas
+from pydantic import Field
 
 from ... import files, paths
 from ...analysis import comparisons, verdicts
 from ...chapters.kv_cache import prefixes
+from ...chapters.parameters import (
+    Number,
+    Parameters,
+)
 from ...chapters.speculation import draft_cost
 from ...errors import HostError
 from ...hardware import ceilings
@@ -112,15 +118,21 @@ TECHNIQUES = (
 )
 
 
-@dataclass(frozen=True)
-class Choosing:
-    """Section 10's parameters; the notebook's header explains each."""
+class Choosing(Parameters):
+    """Section 10's parameters."""
 
-    host: str = "auto"
-    slo: dict[str, float] = field(default_factory=lambda: {"ttft_p99_ms": 500, "tpot_p50_ms": 40})
-    instance: str = "g6.xlarge"
-    instances: str = "g5.12xlarge"
-    model: str = "Qwen/Qwen2.5-7B-Instruct"
+    section = 10
+    verb = "make run"
+
+    host: str = Field("auto", description='profile of this machine: "auto", its own name, or "cpu"')
+    slo: Annotated[dict[str, Number], Field(min_length=1)] = Field(
+        {"ttft_p99_ms": 500, "tpot_p50_ms": 40},
+        description="targets in milliseconds",
+        json_schema_extra={"allowed": "one target or more, in milliseconds"},
+    )
+    instance: str = Field("g6.xlarge", description="to predict for: one GPU")
+    instances: str = Field("g5.12xlarge", description="to predict for: several GPUs")
+    model: str = Field("Qwen/Qwen2.5-7B-Instruct", description="to predict for")
 
 
 def effects(

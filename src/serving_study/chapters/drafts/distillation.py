@@ -18,14 +18,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated, Literal, Self
 
+from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from ... import environments, files, paths
+from ...chapters.parameters import (
+    Above0,
+    NotNegative,
+    Number,
+    Once,
+    Parameters,
+    Positive,
+    Whole,
+)
 from ...engines import logs
-from ...errors import EngineEnvironmentError, HostError, ModelError, ParameterError
+from ...errors import EngineEnvironmentError, HostError, ModelError
 from ...hardware import hosts
 from ...loads import datasets
 from ...models import checkpoints, embedded
@@ -37,50 +47,6 @@ SILENT_S = 900  # an engine that starts says nothing for minutes; after this it 
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # what vLLM's CPU attention has kernels for
 
 
-@dataclass(frozen=True)
-class Distillation:
-    """Section 4's parameters; None leaves a value to the host's profile. The notebook's header explains each."""
-
-    host: str = "auto"
-    target: str = embedded.NAME
-    name: str | None = None
-    layers: int = 3
-    width: int = 256
-    heads: int = 4
-    kv_heads: int = 2
-    intermediate: int = 640
-    tie_embeddings: bool = True
-    initial_embedding: str = "target"
-    loss: str = "kl"
-    prompts: int | None = None
-    samples: int = 1
-    prompt_tokens: int = 128
-    answer_tokens: int | None = None
-    answer_minutes: float | None = None
-    writer: str = "auto"
-    context: int | None = None
-    held_out: float = 0.1
-    evaluated: int | None = None
-    evaluations: int | None = None
-    tokens: int | None = None
-    minutes: float | None = None
-    batch_tokens: int | None = None
-    learning_rate: float = 1e-3
-    checkpoint_s: float = 30.0
-    ks: list[int] = (1, 3, 5)
-    truncated: int = 4
-    concurrencies: list[int] = (1, 4)
-    repeats: int = 3
-    seed: int = 42
-    fresh: bool = False
-
-
-DECISIVE = tuple(
-    field.name
-    for field in fields(Distillation)
-    if field.name
-    not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name")
-)
 CPU = {
     "prompts": 32,
     "answer_tokens": 64,
@@ -105,86 +71,112 @@ GPU = {
 }
 
 
-def resolved(*, shipped: bool = True, **given) -> Distillation:
-    """Parameters with values where none is given: those of the draft that ships under this name if all else is as it
+class Distillation(Parameters):
+    """Section 4's parameters."""
+
+    section = 4
+    verb = "make run"
+    profiles = {"cpu": CPU, "gpu": GPU}
+
+    host: str = Field("auto", description='profile of this machine: "auto", its own name, or "cpu"')
+    target: str = Field(embedded.NAME, description="to draft for: this one, a folder, or a hub id with real weights")
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = Field(
+        None,
+        description="the draft's name; None: the target's, with \"-draft\"",
+        json_schema_extra={"allowed": "letters, digits, '.', '_' and '-'"},
+    )
+    layers: Positive = Field(3, description="of the student")
+    width: Positive = Field(256, description="its hidden size")
+    heads: Positive = Field(
+        4, description="attention heads; width / heads has to be a size that engines have kernels for"
+    )
+    kv_heads: Positive = Field(2, description="key-value heads, a divisor of heads")
+    intermediate: Positive = Field(640, description="width of the feed-forward part")
+    tie_embeddings: bool = Field(True, description="one matrix for input and output embedding")
+    initial_embedding: Literal["target", "random"] = Field(
+        "target", description='"target": the target\'s embedding, projected to the width; "random"'
+    )
+    loss: Literal["kl", "tv", "kl-tv"] = Field(
+        "kl", description='on the teacher\'s probabilities: "kl", "tv" (total variation), "kl-tv" (from kl to tv)'
+    )
+    prompts: NotNegative | None = Field(
+        None, description="that the target writes itself, beside data/prompts; None: the profile's"
+    )
+    samples: Positive = Field(1, description="answers a prompt at temperature 1, beside the one at temperature 0")
+    prompt_tokens: Positive = Field(128, description="longest prompt that the target may write")
+    answer_tokens: Positive | None = Field(None, description="longest answer; None: the profile's")
+    answer_minutes: Above0 | None = Field(
+        None, description="for answers, half as many for prompts; None: the profile's"
+    )
+    writer: Literal["auto", "vllm", "transformers"] = Field(
+        "auto", description='what generates: "vllm", "transformers", "auto" (vLLM on a GPU)'
+    )
+    context: Annotated[Whole, Field(ge=64)] | None = Field(
+        None, description="tokens read, longer prompts left out; None: the profile's"
+    )
+    held_out: Annotated[Number, Field(gt=0, le=0.5)] = Field(
+        0.1, description="share of the prompts that is never trained on"
+    )
+    evaluated: Positive | None = Field(None, description="held-out prompts that are looked at; None: the profile's")
+    evaluations: Positive | None = Field(None, description="looks at them during training; None: the profile's")
+    tokens: Positive | None = Field(None, description="budget in answer tokens; None: the profile's")
+    minutes: Above0 | None = Field(None, description="budget in minutes of training; the first of the two ends it")
+    batch_tokens: Positive | None = Field(None, description="tokens a step; None: the profile's")
+    learning_rate: Annotated[Number, Field(gt=0, le=0.1)] = Field(1e-3, description="its highest value")
+    checkpoint_s: Above0 = Field(30.0, description="seconds between checkpoints, from which a killed run goes on")
+    ks: Annotated[list[Annotated[Whole, Field(ge=1, le=16)]], Field(min_length=1), Once] = Field(
+        [1, 3, 5],
+        description="proposals a round",
+        json_schema_extra={"allowed": "whole numbers from 1 to 16, each once"},
+    )
+    truncated: NotNegative = Field(
+        4, description="beside it, the target's own first layers as a draft; 0 leaves that look out"
+    )
+    concurrencies: Annotated[list[Positive], Field(min_length=1), Once] = Field(
+        [1, 4],
+        description="requests in flight when the target is served with the draft",
+        json_schema_extra={"allowed": "whole numbers of 1 or more, each once"},
+    )
+    repeats: NotNegative = Field(
+        3, description="how often each of these cells is measured; 0: the target is not served"
+    )
+    seed: Whole = Field(42, description="of everything that is drawn")
+    fresh: bool = Field(False, description="whether to train again what stands already")
+
+    @model_validator(mode="after")
+    def _sizes_that_engines_have_kernels_for(self) -> Self:
+        self.require(self.width % self.heads == 0, "heads", f"a divisor of the width {self.width}")
+        sizes = ", ".join(map(str, HEAD_SIZES))
+        self.require(self.width // self.heads in HEAD_SIZES, "width", f"heads times one of {sizes}")
+        self.require(self.heads % self.kv_heads == 0, "kv_heads", f"a divisor of the {self.heads} heads")
+        if None not in (self.batch_tokens, self.context):
+            self.require(self.batch_tokens >= self.context, "batch_tokens", f"the context {self.context} or more")
+        return self
+
+
+DECISIVE = tuple(
+    name
+    for name in Distillation.model_fields
+    if name
+    not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name")
+)
+
+
+def resolved(wanted: Distillation | None = None, *, shipped: bool = True, **given) -> Distillation:
+    """Parameters, with values where none is given: those of the draft that ships under this name if all else is as it
     was there, or the host's; with `shipped` False always the host's, for what is to be trained here in any case.
 
     Raises ParameterError for values that cannot be used.
     """
-    wanted = Distillation(**given)
-    wanted = replace(wanted, name=wanted.name or f"{wanted.target.rstrip('/').split('/')[-1].lower()}-draft")
+    wanted = (wanted or Distillation()).replaced(**given)
+    wanted = wanted.filled({"name": f"{wanted.target.rstrip('/').split('/')[-1].lower()}-draft"})
     host = GPU if hosts.detect(wanted.host).gpus else CPU
     if standing := {} if wanted.fresh or not shipped else _shipped(wanted.name).get("identity"):
-        filled = _filled(_filled(wanted, standing), host)
-        if all(getattr(filled, name) == standing.get(name) for name in DECISIVE):
-            return filled
-    wanted = _filled(wanted, host)
-    for name, allowed, fine in (
-        ("layers", "1 or more", wanted.layers >= 1),
-        (
-            "heads",
-            f"a divisor of the width {wanted.width}",
-            wanted.heads >= 1 and wanted.width >= 1 and wanted.width % wanted.heads == 0,
-        ),
-        (
-            "width",
-            f"heads times one of {', '.join(map(str, HEAD_SIZES))}",
-            wanted.heads < 1 or wanted.width // wanted.heads in HEAD_SIZES,
-        ),
-        (
-            "kv_heads",
-            f"a divisor of the {wanted.heads} heads",
-            wanted.kv_heads >= 1 and wanted.heads % wanted.kv_heads == 0,
-        ),
-        ("intermediate", "1 or more", wanted.intermediate >= 1),
-        ("initial_embedding", "target, random", wanted.initial_embedding in ("target", "random")),
-        ("loss", "kl, tv, kl-tv", wanted.loss in ("kl", "tv", "kl-tv")),
-        ("writer", "auto, vllm, transformers", wanted.writer in ("auto", "vllm", "transformers")),
-        ("held_out", "above 0, at most 0.5", 0 < wanted.held_out <= 0.5),
-        ("learning_rate", "above 0, at most 0.1", 0 < wanted.learning_rate <= 0.1),
-        ("context", "64 or more", wanted.context >= 64),
-        ("batch_tokens", f"the context {wanted.context} or more", wanted.batch_tokens >= wanted.context),
-        (
-            "ks",
-            "whole numbers from 1 to 16, each once",
-            bool(wanted.ks) and all(1 <= k <= 16 for k in wanted.ks) and len(set(wanted.ks)) == len(wanted.ks),
-        ),
-        ("truncated", "0 or more", wanted.truncated >= 0),
-        (
-            "concurrencies",
-            "whole numbers of 1 or more, each once",
-            bool(wanted.concurrencies)
-            and all(value >= 1 for value in wanted.concurrencies)
-            and len(set(wanted.concurrencies)) == len(wanted.concurrencies),
-        ),
-        ("repeats", "0 or more", wanted.repeats >= 0),
-        (
-            "name",
-            "letters, digits, '.', '_' and '-'",
-            bool(wanted.name) and all(character.isalnum() or character in "._-" for character in wanted.name),
-        ),
-        *(
-            (name, "1 or more", getattr(wanted, name) >= 1)
-            for name in ("samples", "prompt_tokens", "answer_tokens", "evaluated", "evaluations", "tokens")
-        ),
-        *((name, "above 0", getattr(wanted, name) > 0) for name in ("minutes", "answer_minutes", "checkpoint_s")),
-        ("prompts", "0 or more", wanted.prompts >= 0),
-    ):
-        if not fine:
-            raise ParameterError(
-                f"parameter {name} cannot be used",
-                value=getattr(wanted, name),
-                allowed=allowed,
-                next="correct it in the notebook's header, or with -p",
-            )
-    return wanted
-
-
-def _filled(wanted: Distillation, values: dict) -> Distillation:
-    return replace(
-        wanted,
-        **{field.name: values.get(field.name) for field in fields(wanted) if getattr(wanted, field.name) is None},
-    )
+        if all(standing.get(name) is not None for name in DECISIVE) and all(
+            getattr(wanted, name) in (None, standing[name]) for name in DECISIVE
+        ):
+            return wanted.filled(standing).filled(host)
+    return wanted.filled(host)
 
 
 def _shipped(name: str) -> dict:
@@ -347,8 +339,7 @@ def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict
     ends = (json.loads(generation.read_text()) if generation.is_file() else {}).get(
         "eos_token_id", target.config.get("eos_token_id")
     )
-    about = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
-    return about | {
+    return wanted.values() | {
         "target": str(target.folder),
         "student": draft_sizes.student_config(wanted, target.config),
         "truncated": wanted.truncated if wanted.truncated < target.config["num_hidden_layers"] else 0,

@@ -9,7 +9,6 @@ What can mislead: a cost ratio by bytes is a lower bound, since a pass also cost
     134515008
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,7 +77,7 @@ def candidates(wanted: "Distillation", target: dict, others: Sequence[dict]) -> 
     """The wanted size and others beside it: what a pass reads, its cost, and the acceptance from which each k pays."""
     rows = []
     for changes in ({}, *others):
-        other = dataclasses.replace(wanted, **changes)
+        other = wanted.replaced(**changes)
         config = student_config(other, target)
         weighs, cost = size(config), cost_ratio(config, target)
         row = {

@@ -335,4 +335,4 @@ def card(head: Head, target: Model, training: dict, about: dict) -> str:
 
 
 def _named(head: Head, wanted: Distillation) -> Distillation:
-    return replace(wanted, name=head.name)
+    return wanted.replaced(name=head.name)

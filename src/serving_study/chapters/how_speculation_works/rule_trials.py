@@ -9,10 +9,20 @@ no server takes part.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pandas
+from pydantic import Field
 
+from ...chapters.parameters import (
+    Above0,
+    Once,
+    Parameters,
+    Positive,
+    Share,
+    Whole,
+)
 from ...hardware import hosts
 from ...models import checkpoints, embedded
 from ...theory import speculation
@@ -21,19 +31,25 @@ from ...theory.speculation import Distributions, Emitted
 RIGHT, MATCH, SLIP = "accept or correct", "match", "correct from target"
 
 
-@dataclass(frozen=True)
-class HowSpeculationWorks:
-    """Section 2's parameters; the notebook's header explains each."""
+class HowSpeculationWorks(Parameters):
+    """Section 2's parameters."""
 
-    host: str = "auto"
-    draft_layers: int = 26
-    positions: int = 40
-    samples: int = 4000
-    level: float = 0.01
-    ks: list[int] = (1, 3, 5)
-    cost_ratios: list[float] = (0.06, 0.25)
-    folklore: float = 0.6
-    seed: int = 42
+    section = 2
+    verb = "make run"
+
+    host: str = Field("auto", description='profile of this machine: "auto", its own name, or "cpu"')
+    draft_layers: Annotated[Whole, Field(ge=1, le=29)] = Field(
+        26, description="the draft: the target's first layers, 1 to 29"
+    )
+    positions: Positive = Field(40, description="places at which the two models are compared")
+    samples: Positive = Field(4000, description="tokens that each rule emits at each place")
+    level: Share = Field(0.01, description="p-value below which a rule is rejected")
+    ks: Annotated[list[Positive], Field(min_length=1), Once] = Field([1, 3, 5], description="proposals a round")
+    cost_ratios: Annotated[list[Above0], Field(min_length=1), Once] = Field(
+        [0.06, 0.25], description="a draft pass, in passes of the target"
+    )
+    folklore: Share = Field(0.6, description="the acceptance that guides ask for")
+    seed: Whole = Field(42, description="of every random draw below")
 
 
 @dataclass(frozen=True)

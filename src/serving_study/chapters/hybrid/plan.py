@@ -9,11 +9,20 @@ the engine refuses is started, and its refusal is a result."""
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ... import paths
-from ...chapters import plans
+from ...chapters import parameters, plans
+from ...chapters.parameters import (
+    PORT,
+    Parameters,
+    Port,
+    Positive,
+    Share,
+    Whole,
+)
 from ...errors import ModelError, ParameterError
 from ...hardware import hosts
 from ...hardware.hosts import Host
@@ -24,16 +33,6 @@ from ...servers import preflight
 from ...servers.arm import Arm
 
 SECTION = "7-hybrid"
-KEYS = {
-    "model": str,
-    "max_model_len": int,
-    "max_num_seqs": int,
-    "prefix_caching": bool,
-    "mtp": int,
-    "ngram": int,
-    "tp": int,
-    "cache_dtype": str,
-}
 USUAL = {"max_model_len": 8192, "max_num_seqs": 16, "prefix_caching": True, "tp": 1, "cache_dtype": "auto"}
 WHOLE, NARROW, WINDOWS, OWN_CLASS = (
     "qwen3.5-27b",
@@ -43,19 +42,6 @@ WHOLE, NARROW, WINDOWS, OWN_CLASS = (
 )
 BATCHED_TOKENS = 2048  # of one pass, said to every server: windows hold them too
 MTP = {"qwen3_next": "qwen3_next_mtp"}  # the engine's name where `mtp` alone is not one
-
-
-@dataclass(frozen=True)
-class Hybrid:
-    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
-
-    host: str = "auto"
-    settings: list[dict[str, str | int | bool]] | None = None
-    gpu_memory_utilization: float = 0.90
-    kv_cache_gib: int = 2
-    seed: int = 42
-    port: int = 0
-    fresh: bool = False
 
 
 CPU = [
@@ -71,6 +57,52 @@ CPU = [
     *({"model": WINDOWS} | change for change in ({}, {"max_model_len": 32768})),
     {"model": OWN_CLASS},
 ]
+
+
+class Setting(BaseModel):
+    """A setting as a header writes it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str = Field(json_schema_extra={"allowed": "a model's name"})
+    max_model_len: int = Field(8192, ge=1)
+    max_num_seqs: int = Field(16, ge=1)
+    prefix_caching: bool = Field(True, json_schema_extra={"allowed": "true or false"})
+    mtp: int = Field(0, ge=1)
+    ngram: int = Field(0, ge=1)
+    tp: int = Field(1, ge=1)
+    cache_dtype: Literal["auto", "fp8"] = "auto"
+
+
+class Hybrid(Parameters):
+    """The parameters of section 7's servers of hybrid models."""
+
+    section = SECTION
+
+    host: str = Field("auto", description='this machine; "cpu" leaves GPUs aside')
+    settings: list[dict[str, str | int | bool]] | None = Field(
+        None, description='a list of {"model": …, "max_model_len": 8192, "tp": 2, …}; None: the host\'s'
+    )
+    gpu_memory_utilization: Share = Field(0.90, description="GPU: share of its memory that a server may use")
+    kv_cache_gib: Positive = Field(2, description="CPU: memory for the KV cache of each rank")
+    seed: Whole = Field(42, description="of the random weights")
+    port: Port = Field(0, description="0: any free one", json_schema_extra=PORT)
+    fresh: bool = Field(False, description="start again what has a result already")
+
+    @model_validator(mode="after")
+    def _settings_can_be_read_and_told_apart(self) -> Self:
+        for setting in self.settings or ():
+            parameters.check_item(Setting, setting, "a", "setting", SECTION)
+            if "mtp" in setting and "ngram" in setting:
+                raise ParameterError(
+                    "a setting that cannot be",
+                    value=setting,
+                    allowed="mtp or ngram",
+                    next=f"make plan SECTION={SECTION}",
+                )
+        names = [name_of(USUAL | setting) for setting in self.settings or ()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        self.require(not twice, "settings", f"each setting once; twice: {', '.join(twice)}")
+        return self
 
 
 def default_settings(host: Host) -> list[dict]:
@@ -122,8 +154,7 @@ def model_names(wanted: Hybrid, host: Host) -> list[str]:
 
 def plan(wanted: Hybrid, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What is started on `host` with these parameters."""
-    wanted = replace(wanted, settings=default_settings(host) if wanted.settings is None else wanted.settings)
-    check_values(wanted)
+    wanted = wanted.filled({"settings": default_settings(host)})
     environment = plans.environment(host, dry or not wanted.settings, say)
     there = not dry or bool(environment.vllm)
     found = {name: _model(name, there, say) for name in dict.fromkeys(setting["model"] for setting in wanted.settings)}
@@ -141,53 +172,6 @@ def plan(wanted: Hybrid, host: Host, *, dry: bool = False, say: Callable[[str], 
         wanted.port,
         (*notes, *plans.notes(environment)),
     )
-
-
-def check_values(wanted: Hybrid) -> None:
-    """Raises ParameterError for values that cannot be used."""
-    refuse = partial(plans.refuse, wanted, SECTION)
-    for name, allowed, fine in (
-        ("gpu_memory_utilization", "above 0, at most 1", 0 < wanted.gpu_memory_utilization <= 1),
-        ("kv_cache_gib", "1 or more", wanted.kv_cache_gib >= 1),
-        ("port", "0 for any free port, or a port number", 0 <= wanted.port <= 65535),
-    ):
-        if not fine:
-            refuse(name, allowed)
-    for setting in wanted.settings:
-        unknown = [name for name in setting if name not in KEYS]
-        if unknown or "model" not in setting:
-            raise ParameterError(
-                "a setting that cannot be read",
-                value=setting,
-                allowed=f"model, and of {', '.join(KEYS)} those that matter",
-                next=f"make plan SECTION={SECTION}",
-            )
-        for name, value in setting.items():
-            if (
-                type(value) is not KEYS[name]
-                or KEYS[name] is int
-                and value < 1
-                or name == "cache_dtype"
-                and value not in ("auto", "fp8")
-            ):
-                allowed = (
-                    "auto, fp8"
-                    if name == "cache_dtype"
-                    else {int: "a whole number of 1 or more", bool: "true or false", str: "a model's name"}[KEYS[name]]
-                )
-                raise ParameterError(
-                    f"{name} of a setting cannot be used",
-                    value=f"{value!r} in {setting}",
-                    allowed=allowed,
-                    next=f"make plan SECTION={SECTION}",
-                )
-        if "mtp" in setting and "ngram" in setting:
-            raise ParameterError(
-                "a setting that cannot be", value=setting, allowed="mtp or ngram", next=f"make plan SECTION={SECTION}"
-            )
-    names = [name_of(USUAL | setting) for setting in wanted.settings]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        refuse("settings", f"each setting once; twice: {', '.join(twice)}")
 
 
 def name_of(setting: dict) -> str:

@@ -9,11 +9,24 @@ smaller numbers has twice the cache, and is asked for twice the prefixes. LMCach
 server beside it on a CPU, which the arms' names say."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from ...chapters import plans
+from ...chapters.parameters import (
+    PORT,
+    Above0,
+    Number,
+    Once,
+    Parameters,
+    Port,
+    Positive,
+    Share,
+    Weights,
+    Whole,
+)
 from ...engines.process import CACHE_SERVER, Process
 from ...environments import Environment
 from ...errors import ParameterError
@@ -40,47 +53,6 @@ SERVER_GIB = 0.6  # what the LMCache server takes beside its first tier
 # loses none
 BLOCK_TOKENS = 128
 WORKSPACE_GIB = 1.6  # what a GPU's server takes beside weights and cache, about
-
-
-@dataclass(frozen=True)
-class KvCache:
-    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
-
-    host: str = "auto"
-    model: str | None = None
-    weights: str = "auto"
-    sequence_prefix: int | None = None
-    sequence_requests: int = 5
-    own_tokens: int = 20
-    prefix_lengths: list[int] | None = None
-    shares: list[float] | None = None
-    concurrency: int | None = None
-    prompts: int | None = None
-    output_tokens: int | None = None
-    repeats: int | None = None
-    controls: bool = True
-    quantised: bool | None = None
-    tiers: list[str] | None = None
-    tier_prefix: int | None = None
-    working_sets: list[float] = (0.5, 1.0, 2.0, 4.0)
-    rounds: int = 2
-    break_even_lengths: list[int] | None = None
-    tier_cache_gib: float = 2.5
-    tier_blocks: int | None = None
-    tier_gib: float | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    gpu_memory_utilization: float = 0.90
-    kv_cache_gib: int = 1
-    enforce_eager: bool | None = None
-    price_per_hour: float | None = None
-    arms: list[str] | None = None
-    seed: int = 42
-    port: int = 0
-    fresh: bool = False
-
-    prefix_caching: ClassVar[bool] = True
-    temperature: ClassVar[float] = 0.0
 
 
 CPU = {
@@ -130,15 +102,121 @@ GPU = {
 }
 
 
+class KvCache(Parameters):
+    """Section 7's parameters."""
+
+    section = 7
+    profiles = {"cpu": CPU, "gpu": GPU}
+    prefix_caching: ClassVar[bool] = True
+    temperature: ClassVar[float] = 0.0
+
+    host: str = Field("auto", description='this machine; "cpu" leaves GPUs aside')
+    model: str | None = Field(None, description="a hub id, a folder, or smollm2-135m-instruct")
+    weights: Weights = Field("auto", description='"real", "random", or "auto": real where within reach')
+    sequence_prefix: Annotated[Whole, Field(ge=32)] | None = Field(
+        None, description="tokens that requests one after another have in common"
+    )
+    sequence_requests: Annotated[Whole, Field(ge=2)] = Field(5, description="so many of them, each for one token")
+    own_tokens: Positive = Field(20, description="of each prompt, that no other has")
+    prefix_lengths: list[Annotated[Whole, Field(ge=32)]] | None = Field(
+        None, description="tokens of a shared prefix, under concurrency"
+    )
+    shares: Annotated[list[Annotated[Number, Field(ge=0, le=1)]], Once] | None = Field(
+        None,
+        description="shares of the requests that begin with it, 0 to 1",
+        json_schema_extra={"allowed": "shares from 0 to 1, each once"},
+    )
+    concurrency: Positive | None = Field(None, description="requests in flight")
+    prompts: Positive | None = Field(None, description="requests in all")
+    output_tokens: Annotated[Whole, Field(ge=4)] | None = Field(
+        None, description="length of every answer under concurrency"
+    )
+    repeats: Positive | None = Field(None, description="how often each cell is measured")
+    controls: bool = Field(True, description="the prefix cache once more, for the noise floor")
+    quantised: bool | None = Field(None, description="a cache of 8-bit numbers; None: on a GPU")
+    tiers: Annotated[list[Literal[*TIERS]], Once] | None = Field(
+        None,
+        description="device-only, cpu-offload, lmcache-cpu, lmcache-disk, files, lmcache-server … (above)",
+        json_schema_extra={"allowed": f"any of {', '.join(TIERS)}, each once"},
+    )
+    tier_prefix: Annotated[Whole, Field(ge=CHUNK_TOKENS)] | None = Field(
+        None, description="tokens of each prefix of a working set"
+    )
+    working_sets: Annotated[list[Above0], Once] = Field(
+        [0.5, 1.0, 2.0, 4.0],
+        description="in multiples of the cache",
+        json_schema_extra={"allowed": "multiples of the cache above 0, each once"},
+    )
+    rounds: Annotated[Whole, Field(ge=2)] = Field(2, description="how often each prefix of a working set is asked for")
+    break_even_lengths: list[Annotated[Whole, Field(ge=CHUNK_TOKENS)]] | None = Field(
+        None, description="other lengths of prefix, for the smallest working set above the cache"
+    )
+    tier_cache_gib: Above0 = Field(2.5, description="GPU: the small cache, about")
+    tier_blocks: Positive | None = Field(
+        None,
+        description="the small cache in blocks, in place of it",
+        json_schema_extra={"allowed": "1 or more, or None for tier_cache_gib"},
+    )
+    tier_gib: Above0 | None = Field(None, description="room in the tier below")
+    max_model_len: Positive | None = Field(None, description="longest prompt and answer together")
+    max_num_seqs: Positive | None = Field(None, description="most requests that the engine runs at once")
+    gpu_memory_utilization: Share = Field(0.90, description="share of GPU memory for the whole cache's arms")
+    kv_cache_gib: Positive = Field(1, description="CPU: memory for the KV cache")
+    enforce_eager: bool | None = Field(None, description="None: compiled on a GPU, eager on a CPU")
+    price_per_hour: Above0 | None = Field(
+        None,
+        description="US dollars; adds what requests cost",
+        json_schema_extra={"allowed": "US dollars above 0, or None"},
+    )
+    arms: list[str] | None = Field(None, description="names of the arms to run; None: all")
+    seed: Whole = Field(42, description="prompts, order of cells, sampling")
+    port: Port = Field(0, description="0: any free port", json_schema_extra=PORT)
+    fresh: bool = Field(False, description="measure again what is measured already")
+
+    @model_validator(mode="after")
+    def _prompts_fit_the_server(self) -> Self:
+        if None not in (self.prompts, self.concurrency):
+            self.require(
+                self.prompts >= 4 * self.concurrency,
+                "prompts",
+                f"four times the concurrency {self.concurrency} or more: a steady window needs them",
+            )
+        if None in (self.max_model_len, self.output_tokens):
+            return self
+        longest = self.max_model_len - self.own_tokens - self.output_tokens
+        chunks = f"multiples of {CHUNK_TOKENS} up to {longest}"
+        for name, allowed, fits in (
+            ("sequence_prefix", f"from 32 to {longest}, which max_model_len leaves", lambda length: length <= longest),
+            (
+                "prefix_lengths",
+                f"each value once, from 32 to {longest}, which max_model_len leaves",
+                lambda length: length <= longest,
+            ),
+            (
+                "tier_prefix",
+                chunks.replace("multiples", "a multiple"),
+                lambda length: length % CHUNK_TOKENS == 0 and length <= longest,
+            ),
+            (
+                "break_even_lengths",
+                f"{chunks}, each once and none the tier_prefix {self.tier_prefix}",
+                lambda length: length % CHUNK_TOKENS == 0 and length <= longest and length != self.tier_prefix,
+            ),
+        ):
+            value = getattr(self, name)
+            lengths = [] if value is None else value if isinstance(value, list) else [value]
+            self.require(all(map(fits, lengths)) and len(set(lengths)) == len(lengths), name, allowed)
+        return self
+
+
 def model_names(wanted: KvCache, host: Host) -> list[str]:
     """The model that a plan with these parameters is made of."""
-    return [plans.filled(wanted, GPU if host.gpus else CPU).model]
+    return [wanted.filled(GPU if host.gpus else CPU).model]
 
 
 def plan(wanted: KvCache, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What section 7 measures on `host` with these parameters."""
-    wanted = plans.filled(wanted, GPU if host.gpus else CPU)
-    check_values(wanted)
+    wanted = wanted.filled(GPU if host.gpus else CPU)
     environment = plans.environment(host, dry, say)
     there = None if dry and not environment.vllm else environment
     model, notes = _model(wanted, there, say)
@@ -183,75 +261,6 @@ def _page_cache(wanted: KvCache, host: Host, made: list[Arm]) -> list[str]:
         f"{host.free_memory_gib:.0f} GiB of free memory (tier_gib = {wanted.tier_gib:g}): "
         + ("no disk's speed is measured" if fits else "a disk's speed is measured in part")
     ]
-
-
-def check_values(wanted: KvCache) -> None:
-    """Raises ParameterError for values that cannot be used."""
-    refuse = partial(plans.refuse, wanted, 7)
-    longest = wanted.max_model_len - wanted.own_tokens - wanted.output_tokens
-    for name, allowed, fine in (
-        ("weights", "auto, real, random", wanted.weights in ("auto", "real", "random")),
-        ("sequence_requests", "2 or more", wanted.sequence_requests >= 2),
-        ("own_tokens", "1 or more", wanted.own_tokens >= 1),
-        ("output_tokens", "4 or more", wanted.output_tokens >= 4),
-        (
-            "sequence_prefix",
-            f"from 32 to {longest}, which max_model_len leaves",
-            32 <= wanted.sequence_prefix <= longest,
-        ),
-        (
-            "prefix_lengths",
-            f"each value once, from 32 to {longest}, which max_model_len leaves",
-            len(set(wanted.prefix_lengths)) == len(wanted.prefix_lengths)
-            and all(32 <= length <= longest for length in wanted.prefix_lengths),
-        ),
-        (
-            "shares",
-            "shares from 0 to 1, each once",
-            len(set(wanted.shares)) == len(wanted.shares) and all(0 <= share <= 1 for share in wanted.shares),
-        ),
-        ("concurrency", "1 or more", wanted.concurrency >= 1),
-        (
-            "prompts",
-            f"four times the concurrency {wanted.concurrency} or more: a steady window needs them",
-            wanted.prompts >= 4 * wanted.concurrency,
-        ),
-        ("repeats", "1 or more", wanted.repeats >= 1),
-        (
-            "tiers",
-            f"any of {', '.join(TIERS)}, each once",
-            set(wanted.tiers) <= set(TIERS) and len(set(wanted.tiers)) == len(wanted.tiers),
-        ),
-        (
-            "tier_prefix",
-            f"a multiple of {CHUNK_TOKENS} up to {longest}",
-            wanted.tier_prefix % CHUNK_TOKENS == 0 and CHUNK_TOKENS <= wanted.tier_prefix <= longest,
-        ),
-        (
-            "break_even_lengths",
-            f"multiples of {CHUNK_TOKENS} up to {longest}, each once and none the tier_prefix {wanted.tier_prefix}",
-            len({wanted.tier_prefix, *wanted.break_even_lengths}) == 1 + len(wanted.break_even_lengths)
-            and all(
-                length % CHUNK_TOKENS == 0 and CHUNK_TOKENS <= length <= longest for length in wanted.break_even_lengths
-            ),
-        ),
-        (
-            "working_sets",
-            "multiples of the cache above 0, each once",
-            all(times > 0 for times in wanted.working_sets)
-            and len(set(wanted.working_sets)) == len(wanted.working_sets),
-        ),
-        ("rounds", "2 or more", wanted.rounds >= 2),
-        ("tier_cache_gib", "more than 0", wanted.tier_cache_gib > 0),
-        ("tier_blocks", "1 or more, or None for tier_cache_gib", wanted.tier_blocks is None or wanted.tier_blocks >= 1),
-        ("tier_gib", "more than 0", wanted.tier_gib > 0),
-        ("gpu_memory_utilization", "above 0, at most 1", 0 < wanted.gpu_memory_utilization <= 1),
-        ("kv_cache_gib", "1 or more", wanted.kv_cache_gib >= 1),
-        ("price_per_hour", "US dollars above 0, or None", wanted.price_per_hour is None or wanted.price_per_hour > 0),
-        ("port", "0 for any free port, or a port number", 0 <= wanted.port <= 65535),
-    ):
-        if not fine:
-            refuse(name, allowed)
 
 
 def _model(wanted: KvCache, environment: Environment | None, say) -> tuple[Model, list[str]]:

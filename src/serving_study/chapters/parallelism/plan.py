@@ -7,10 +7,15 @@ An arm that this host cannot have is `unsupported`, with the reason, before anyt
 refuse (weights that do not fit) is started, and its failure is a result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from typing import Self
 
-from ...chapters import plans
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ...chapters import parameters, plans
+from ...chapters.parameters import (
+    Positive,
+    Share,
+)
 from ...environments import Environment
 from ...errors import ParameterError
 from ...hardware import hosts
@@ -21,20 +26,10 @@ from ...models.checkpoints import Model
 from ...servers.arm import Arm, again
 
 SECTION = 5
-KEYS = {"model": str, "tp": int, "pp": int, "dp": int, "ep": bool, "replicas": int, "gpu_memory_utilization": float}
 SEVEN, FOURTEEN, MOE = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen1.5-MoE-A2.7B-Chat"
 EMBEDDED, DIVIDES = "smollm2-135m-instruct", "smollm2-135m-instruct-12-heads"
 NO_RAY = "current platform cpu does not support ray."  # vLLM 0.32's CPU build, once Ray 2.60 is installed beside it
 LARGE_GIB = 40.0  # a GPU from here on holds 14B in bf16: its failure is brought about by less memory
-
-
-@dataclass(frozen=True)
-class Parallelism(plans.Loaded):
-    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
-
-    arms: list[dict[str, str | int | float | bool]] | None = None
-    nodes: int = 1
-    control: bool = True
 
 
 CPU = {
@@ -82,6 +77,49 @@ FOUR_GPUS = [
 ]
 
 
+class Split(BaseModel):
+    """An arm as a header writes it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str = Field(json_schema_extra={"allowed": "a model's name"})
+    tp: int = Field(1, ge=1)
+    pp: int = Field(1, ge=1)
+    dp: int = Field(1, ge=1)
+    ep: bool = Field(False, json_schema_extra={"allowed": "true or false"})
+    replicas: int = Field(1, ge=1)
+    gpu_memory_utilization: Share | None = None
+
+
+class Parallelism(plans.Loaded):
+    """Section 5's parameters."""
+
+    section = SECTION
+    profiles = {"cpu": CPU, "gpu": GPU}
+
+    arms: list[dict[str, str | int | float | bool]] | None = Field(
+        None, description='a list of {"model": …, "tp": 2, …}; None: the profile\'s'
+    )
+    nodes: Positive = Field(1, description="machines of a Ray cluster that an arm may span")
+    control: bool = Field(True, description="the first arm once more at the end, for the noise floor")
+    dataset: str = Field("auto", description="sharegpt, own, a file; auto: what is reachable")
+    max_num_seqs: Positive | None = Field(None, description="most requests that one copy runs at once")
+    kv_cache_gib: Positive = Field(1, description="CPU: memory for the KV cache of a rank")
+
+    @model_validator(mode="after")
+    def _arms_can_be_read_and_told_apart(self) -> Self:
+        if self.arms is None:
+            return self
+        self.require(bool(self.arms), "arms", "at least one, {model: …, tp: 2}")
+        for split in self.arms:
+            parameters.check_item(Split, split, "an", "arm", SECTION)
+        names = [name_of(split) for split in self.arms]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        self.require(
+            not twice, "arms", f"each arm once, and models whose sizes tell them apart; twice: {', '.join(twice)}"
+        )
+        return self
+
+
 def default_arms(host: Host) -> list[dict]:
     """The reference study's seven where there are four GPUs, else what two allow; with large GPUs also the other ways
     to use four, and an arm of too little memory.
@@ -100,8 +138,7 @@ def model_names(wanted: Parallelism, host: Host) -> list[str]:
 
 def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What section 5 measures on `host` with these parameters."""
-    wanted = plans.filled(wanted, (GPU if host.gpus else CPU) | {"arms": default_arms(host)})
-    check_values(wanted)
+    wanted = wanted.filled((GPU if host.gpus else CPU) | {"arms": default_arms(host)})
     environment = plans.environment(host, dry, say)
     found, notes = _models(wanted, None if dry and not environment.vllm else environment, say)
     ranks = _most_ranks(wanted, host)
@@ -121,52 +158,6 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
         wanted.port,
         (*notes, *plans.notes(environment), *plans.data_notes(loads)),
     )
-
-
-def check_values(wanted: Parallelism) -> None:
-    """Raises ParameterError for values that cannot be used."""
-    refuse = partial(plans.refuse, wanted, SECTION)
-    plans.check_loads(wanted, SECTION)
-    if wanted.weights not in ("auto", "real", "random"):
-        refuse("weights", "auto, real, random")
-    if wanted.nodes < 1:
-        refuse("nodes", "1 or more")
-    if not wanted.arms:
-        refuse("arms", "at least one, {model: …, tp: 2}")
-    for about in wanted.arms:
-        unknown = [name for name in about if name not in KEYS]
-        if unknown or "model" not in about:
-            raise ParameterError(
-                "an arm that cannot be read",
-                value=about,
-                allowed=f"model, and of {', '.join(KEYS)} those that matter",
-                next=f"make plan SECTION={SECTION}",
-            )
-        for name, kind in KEYS.items():
-            value = about.get(name)
-            if value is not None and (
-                not isinstance(value, int if kind is float and isinstance(value, int) else kind)
-                or isinstance(value, bool) != (kind is bool)
-                or kind is int
-                and value < 1
-                or kind is float
-                and not 0 < value <= 1
-            ):
-                allowed = {
-                    int: "a whole number of 1 or more",
-                    bool: "true or false",
-                    float: "above 0, at most 1",
-                    str: "a model's name",
-                }[kind]
-                raise ParameterError(
-                    f"{name} of an arm cannot be used",
-                    value=f"{value!r} in {about}",
-                    allowed=allowed,
-                    next=f"make plan SECTION={SECTION}",
-                )
-    names = [name_of(about) for about in wanted.arms]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        refuse("arms", f"each arm once, and models whose sizes tell them apart; twice: {', '.join(twice)}")
 
 
 def name_of(about: dict) -> str:

@@ -3,12 +3,20 @@ baseline again.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from ...chapters import plans
 from ...chapters.drafts import drafts
+from ...chapters.parameters import (
+    Number,
+    Once,
+    Positive,
+    Whole,
+)
 from ...errors import ParameterError
 from ...hardware import hosts
 from ...hardware.hosts import Host
@@ -19,22 +27,6 @@ from ...servers.arm import speculation
 
 if TYPE_CHECKING:
     from ...chapters.drafts.distillation import Distillation
-
-
-@dataclass(frozen=True)
-class Speculation(plans.Loaded):
-    """The header's values; None leaves a value to the host's profile. The notebook's header explains each."""
-
-    model: str | None = None
-    draft_model: str | None = None
-    ks: list[int] = (1, 3, 5)
-    ngram_ks: list[int] = (3,)
-    ngram_window: list[int] = (2, 4)
-    prescribed_acceptance: dict[str, float] | None = None
-    heterogeneous_vocabulary: bool = True
-    controls: bool = True
-    crossover_cells: int | None = None
-    arms: list[str] | None = None
 
 
 CPU = {
@@ -61,7 +53,38 @@ GPU = {
     "max_num_seqs": 128,
     "enforce_eager": False,
 }
+WINDOW = "[shortest, longest], 1 <= shortest <= longest"
 OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
+
+
+def _rising(window: list[int]) -> list[int]:
+    if len(window) != 2 or not 1 <= window[0] <= window[1]:
+        raise PydanticCustomError("refused", WINDOW)
+    return window
+
+
+class Speculation(plans.Loaded):
+    """Section 3's parameters."""
+
+    section = 3
+    profiles = {"cpu": CPU, "gpu": GPU}
+
+    model: str | None = Field(None, description="the target: a hub id, a folder, or smollm2-135m-instruct")
+    draft_model: str | None = Field(None, description="on a CPU the one that section 4 trained")
+    ks: Annotated[list[Positive], Once] = Field([1, 3, 5], description="tokens that the draft model proposes a round")
+    ngram_ks: Annotated[list[Positive], Once] = Field([3], description="the same for n-gram lookup")
+    ngram_window: Annotated[list[Whole], AfterValidator(_rising)] = Field(
+        [2, 4], description="shortest and longest match, in tokens", json_schema_extra={"allowed": WINDOW}
+    )
+    prescribed_acceptance: dict[str, Number] | None = Field(
+        None, description="for random weights; None: the reference's"
+    )
+    heterogeneous_vocabulary: bool = Field(True, description="let the engine map between vocabularies")
+    controls: bool = Field(True, description="GPU: arms that separate the causes of a draft's cost")
+    crossover_cells: Annotated[Whole, Field(ge=0, le=16)] | None = Field(
+        None, description="more concurrencies an arm, to narrow its crossover"
+    )
+    arms: list[str] | None = Field(None, description="names of the arms to run; None: all")
 
 
 def defaults(host: Host) -> dict:
@@ -71,7 +94,7 @@ def defaults(host: Host) -> dict:
 
 def model_names(wanted: Speculation, host: Host) -> list[str]:
     """The models that a plan with these parameters is made of."""
-    filled = plans.filled(wanted, defaults(host))
+    filled = wanted.filled(defaults(host))
     return [filled.model, filled.draft_model]
 
 
@@ -79,8 +102,7 @@ def plan(
     wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print, poor: str | None = None
 ) -> Plan:
     """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm."""
-    wanted = plans.filled(wanted, defaults(host))
-    check_values(wanted)
+    wanted = wanted.filled(defaults(host))
     environment = plans.environment(host, dry, say)
     there = None if dry and not environment.vllm else environment
     target, draft, control, notes = _models(wanted, host, there, dry, say)
@@ -155,23 +177,6 @@ def _trained_draft() -> dict:
         if (checkpoints.SHIPPED / checkpoints.TRAINED / "config.json").is_file()
         else {}
     )
-
-
-def check_values(wanted: Speculation) -> None:
-    """Raises ParameterError for values that cannot be used."""
-    refuse = partial(plans.refuse, wanted, 3)
-    plans.check_loads(wanted, 3)
-    if wanted.weights not in ("auto", "real", "random"):
-        refuse("weights", "auto, real, random")
-    for name in ("ks", "ngram_ks"):
-        if not all(value >= 1 for value in getattr(wanted, name)):
-            refuse(name, "whole numbers of 1 or more")
-        if len(set(getattr(wanted, name))) != len(getattr(wanted, name)):
-            refuse(name, "each value once")
-    if not 0 <= wanted.crossover_cells <= 16:
-        refuse("crossover_cells", "from 0 to 16")
-    if len(wanted.ngram_window) != 2 or not 1 <= wanted.ngram_window[0] <= wanted.ngram_window[1]:
-        refuse("ngram_window", "[shortest, longest], 1 <= shortest <= longest")
 
 
 def _models(wanted: Speculation, host, environment, dry: bool, say):
