@@ -45,7 +45,7 @@ price: setup  ## say what instances cost an hour, by AWS or by the table that sh
 book: setup  ## build the book from the published chapters
 	@$(STUDY) book
 
-# What is marked `alone` holds a clock against a server, or drives a browser; the rest runs two at a time.
+# What is marked `alone` drives a browser or runs the real engine on every core; the rest runs two at a time.
 test: setup  ## run all tests: each room's, with the real CPU engine, the book in a real browser; ARGS goes to pytest
 	@.venv/harness/bin/python tests/prepare.py
 ifeq ($(strip $(ARGS)),)

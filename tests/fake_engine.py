@@ -5,8 +5,8 @@ on command.
 
 It streams words as tokens, counts under vLLM's counter names at /metrics, and prints a vLLM start's lines. A prompt's
 tokens are its words unless TOKENIZER names a tokenizer.json. What happens is appended to JOURNAL, one JSON line an
-event; `--lives 1` keeps a fault to the first life, counted there. A file SWITCH plants a fault in the middle of a life:
-{"who": ARM, "fault": "short"}, with "after": 10 from the eleventh stream on. Standard library alone."""
+event; `--lives 1` keeps a fault to the first life, counted there. A file SWITCH plants faults in the middle of a life:
+[{"who": ARM, "fault": "short"}], with "after": 10 from the eleventh stream on. Standard library alone."""
 
 import argparse
 import json
@@ -98,9 +98,8 @@ class State:
     @property
     def fault(self) -> str | None:
         """The option's, else the one that is switched on for this arm now."""
-        wanted = switched()
-        here = wanted.get("who") == os.environ.get("ARM") and self.streams > wanted.get("after", -1)
-        return self.own_fault or (wanted.get("fault") if here else None)
+        switch = switched(os.environ.get("ARM"))
+        return self.own_fault or (switch["fault"] if switch and self.streams > switch.get("after", -1) else None)
 
     def text(self) -> str:
         rows = {
@@ -204,11 +203,13 @@ def note(event: str, **about) -> None:
             file.write(json.dumps({"event": event, "pid": os.getpid(), **about}) + "\n")
 
 
-def switched() -> dict:
+def switched(who: str | None) -> dict | None:
+    """What is planted for `who` now."""
     try:
-        return json.loads(Path(os.environ.get("SWITCH", "")).read_text())
+        switches = json.loads(Path(os.environ.get("SWITCH", "")).read_text())
     except OSError:
-        return {}
+        return None
+    return next((switch for switch in switches if switch["who"] == who), None)
 
 
 def _earlier_lives(fault: str) -> int:

@@ -3,7 +3,7 @@ nothing, and fails on command.
 
     python fake_sidecar.py --port 5555 --http-port 8080 --chunk-size 128 --fault dies-at-start
 
-What happens is appended to JOURNAL, as by fake_engine.py; a file SWITCH that says {"who": "sidecar", "fault": "dies"}
+What happens is appended to JOURNAL, as by fake_engine.py; a file SWITCH that says [{"who": "sidecar", "fault": "dies"}]
 ends it in the middle of a life."""
 
 import argparse
@@ -42,7 +42,7 @@ def handler(settings: dict):
 
 
 def wait_for_the_switch() -> None:
-    while switched().get("who") != "sidecar":
+    while not switched("sidecar"):
         time.sleep(0.02)
     print("OSError: the first tier is gone", flush=True)
     os._exit(7)

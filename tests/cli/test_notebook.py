@@ -14,11 +14,10 @@ from fake_study import TIMED
 from serving_study import files, paths
 from serving_study.hardware import hosts
 
-pytestmark = pytest.mark.alone
-
 TINY = "{arms: [baseline, ngram-k3], concurrencies: [1, 2], prompts: [2, 2], output_tokens: 8, ngram_window: [1, 4]}"
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(1500)
 def test_killed_and_run_again_measures_nothing_twice(checkout):
     words, environment = command(checkout, "3", TINY)

@@ -22,8 +22,6 @@ from serving_study.measure import sweeps
 from serving_study.results import store
 from serving_study.servers import fleet
 
-pytestmark = pytest.mark.alone
-
 TESTS = Path(__file__).parents[1]
 
 

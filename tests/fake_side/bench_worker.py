@@ -3,7 +3,7 @@
 Requests go to the server as `vllm bench serve` sends them, and its notion of success is kept (a stream with one token
 in it succeeded, however it ended). Times are made up (50 ms to the first token, 10 ms between tokens, no gaps), so that
 no test of the harness depends on how busy the machine is. A load for the concurrency in CRASH ends the worker. A file
-SWITCH plants a fault while it runs: {"who": "load generator", "fault": "slow"} (it reports that it was busy and late)
+SWITCH plants a fault while it runs: [{"who": "load generator", "fault": "slow"}] (it reports that it was busy and late)
 or "dies"."""
 
 import argparse
@@ -163,10 +163,10 @@ def _counters(options, names: list[str]) -> dict:
 def _switched() -> str | None:
     try:
         with open(os.environ.get("SWITCH", "")) as file:
-            wanted = json.load(file)
+            switches = json.load(file)
     except OSError:
         return None
-    return wanted["fault"] if wanted["who"] == "load generator" else None
+    return next((switch["fault"] for switch in switches if switch["who"] == "load generator"), None)
 
 
 def _ask(options, prompt: str, length: int) -> dict:

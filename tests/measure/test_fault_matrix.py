@@ -1,25 +1,29 @@
 """The fault matrix: every row of data/faults.csv is planted in a real sweep, and must come out as the row says.
 
-Three arms of three cells each. The first is measured and stored. The fault is planted as the second cell of the second
-arm begins (or before that arm starts), while the third arm's server waits beside. Whatever the fault: what was stored
-is the same, byte for byte; nothing of ours runs on; what the row names has caught it; the figure is withheld where it
-must be; and the next run, without the fault, measures what is missing and nothing else. The details of single faults
-are in test_faults.py."""
+An arm is measured and stored; then an arm a fault, and a last arm whose server waits beside. A fault is planted as the
+second of its arm's three cells begins, or before that arm starts. Faults that end no more than their own arm share a
+sweep (`SWEEPS`). Whatever the fault: what was stored is the same, byte for byte; nothing of ours runs on; what the row
+names has caught it; the figure is withheld where it must be; and the next run, without the fault, measures what is
+missing and nothing else. The list only grows: no fault that was ever in it may leave it."""
 
 import builtins
 import csv
 import ctypes
 import errno
+import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import fake_engine
 import pytest
 from fake_study import cells, failed, foreign, starts, wait_for
 
@@ -29,8 +33,6 @@ from serving_study.errors import StoreError
 from serving_study.measure import sweeps
 from serving_study.servers import client, fleet, preflight
 
-pytestmark = pytest.mark.alone
-
 with open(paths.DATA / "faults.csv", newline="") as _file:
     ROWS = {row["fault"]: row for row in csv.DictReader(_file)}
 PROMPTS, REPEATS, HUNG_S = 8, 3, 1.0
@@ -38,27 +40,37 @@ FULL_DISK_GIB = 0.24  # a little more than a server's start asks for
 
 
 class Scene:
-    """The three arms, what is planted, and what was stored when that happened."""
+    """The arms of a sweep (`first`, one a fault, `last`), what is planted, and what was stored when that happened."""
 
-    def __init__(self, study, monkeypatch, k: int, ranks: int):
-        self.study, self.monkeypatch = study, monkeypatch
-        self.arms = [
-            {"name": "first"},
-            {"name": "second", "k": k} | ({"tensor_parallel_size": ranks} if ranks > 1 else {}),
-            {"name": "third"},
-        ]
-        self.plan = study.plan([study.arm(**about) for about in self.arms], repeats=REPEATS)
+    def __init__(self, study, monkeypatch, faults: "dict[str, Fault]"):
+        self.study, self.monkeypatch, self.faults = study, monkeypatch, faults
+        self.arms = [{"name": "first"}, *({"name": arm} | fault.arm for arm, fault in faults.items()), {"name": "last"}]
+        self.plan = study.plan([study.arm(**options) for options in self.arms], repeats=REPEATS)
         self.switch = study.folder / "switch.json"
         monkeypatch.setenv("SWITCH", str(self.switch))
         self.planted, self.stored = ExitStack(), {}
 
     def cells(self, arm: str) -> list[sweeps.Cell]:
         """The arm's cells, in the order in which they are measured."""
-        return self.plan.cells(next(found for found in self.plan.arms if found.name == arm))
+        return self.plan.cells(next(one for one in self.plan.arms if one.name == arm))
 
-    @property
-    def hit(self) -> sweeps.Cell:
-        return self.cells("second")[1]
+    def hit(self, arm: str) -> sweeps.Cell:
+        """The cell that the arm's fault is planted in."""
+        return self.cells(arm)[1]
+
+    @contextmanager
+    def switched(self, who: str, fault: str, after: int = -1):
+        """A fault of the fake engine or of the fake load generator, until the block ends."""
+        self._switch(lambda switches: [*switches, {"who": who, "fault": fault, "after": after}])
+        try:
+            yield
+        finally:
+            self._switch(lambda switches: [switch for switch in switches if switch["who"] != who])
+
+    def _switch(self, change) -> None:
+        temporary = self.switch.with_suffix(".tmp")
+        temporary.write_text(json.dumps(change(json.loads(self.switch.read_text()) if self.switch.exists() else [])))
+        os.replace(temporary, self.switch)
 
     def only(self, *arms: str) -> sweeps.Plan:
         return self.study.plan([arm for arm in self.plan.arms if arm.name in arms], repeats=REPEATS)
@@ -74,16 +86,19 @@ class Scene:
 
 @dataclass(frozen=True)
 class Check:
-    """Caught by these checks of the cell's certificate, and by no other."""
+    """Caught by these checks of the cell's certificate, and by no other; `evidence` is what the first of them says."""
 
     names: tuple[str, ...]
+    evidence: str = ""
 
     def words(self) -> str:
         return f"certificate: {', '.join(f'`{name}`' for name in self.names)}"
 
-    def verify(self, scene, results, error) -> None:
-        cell = cells(results)["second", 2, scene.hit.repeat]
+    def verify(self, scene, arm, results, error) -> None:
+        cell = cells(results)[arm, 2, scene.hit(arm).repeat]
         assert (error, cell["certificate"]["verdict"], tuple(failed(cell))) == (None, "fail", self.names)
+        checks = {check["name"]: check["evidence"] for check in cell["certificate"]["checks"]}
+        assert self.evidence in checks[self.names[0]]
 
 
 @dataclass(frozen=True)
@@ -101,11 +116,11 @@ class Record:
             f"«{self.reason}»{', started once more' if self.recovered else ''}"
         )
 
-    def verify(self, scene, results, error) -> None:
-        record = starts(results)["second"]
+    def verify(self, scene, arm, results, error) -> None:
+        record = starts(results)[arm]
         assert error is None and record["outcome"] == ("ok" if self.recovered else "failed")
         assert self.reason in (record["lost_cells"][0]["reason"] if self.recovered else record["reason"])
-        assert starts(results)["third"]["outcome"] == "ok" or self.reason in starts(results)["third"]["reason"]
+        assert starts(results)["last"]["outcome"] == "ok" or self.reason in starts(results)["last"]["reason"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,7 @@ class Raised:
     def words(self) -> str:
         return f"`{self.kind.__name__}`: «{self.what}»"
 
-    def verify(self, scene, results, error) -> None:
+    def verify(self, scene, arm, results, error) -> None:
         assert type(error) is self.kind and self.what in str(error)
 
 
@@ -129,40 +144,29 @@ class Warden:
     def words(self) -> str:
         return "warden"
 
-    def verify(self, scene, results, error) -> None:
+    def verify(self, scene, arm, results, error) -> None:
         assert error is None  # that nothing runs on is asserted for every fault
 
 
-def switched(fault: str, who: str = "second", after: int = -1):
-    """A fault of the fake engine or of the fake load generator."""
-
-    @contextmanager
-    def plant(scene, server):
-        beside = scene.switch.with_suffix(".tmp")
-        beside.write_text(json.dumps({"who": who, "fault": fault, "after": after}))
-        os.replace(beside, scene.switch)
-        try:
-            yield
-        finally:
-            scene.switch.unlink()
-
-    return plant
+def switched(fault: str, who: str | None = None):
+    """A fault of the arm's fake engine, or of `who`."""
+    return lambda scene, arm, server: scene.switched(who or arm, fault)
 
 
-def killed(scene, server):
+def killed(scene, arm, server):
     os.kill(server.pid, signal.SIGKILL)
     return nullcontext()
 
 
 @contextmanager
-def anothers_port(scene, server):
-    """The second arm's server is given the port on which another job's server answers, and never listens itself."""
+def anothers_port(scene, arm, server):
+    """The arm's server is given the port on which another job's server answers, and never listens itself."""
     launch, free_port = fleet.launch, preflight.free_port
-    with foreign() as port, switched("silent")(scene, server), scene.monkeypatch.context() as patch:
+    with foreign() as port, scene.switched(arm, "silent"), scene.monkeypatch.context() as patch:
 
-        def launch_there(arm, *positional, **named):
-            patch.setattr(preflight, "free_port", (lambda: port) if arm.name == "second" else free_port)
-            return launch(arm, *positional, **named)
+        def launch_there(launched, *positional, **named):
+            patch.setattr(preflight, "free_port", (lambda: port) if launched.name == arm else free_port)
+            return launch(launched, *positional, **named)
 
         patch.setattr(fleet, "launch", launch_there)
         yield
@@ -188,7 +192,7 @@ def mount(*words) -> bool:
 
 
 @contextmanager
-def mounted_read_only(scene, server):
+def mounted_read_only(scene, arm, server):
     with ExitStack() as stack:
         if mount("--bind", paths.RESULTS, paths.RESULTS):
             stack.callback(subprocess.run, ["umount", paths.RESULTS], check=True)
@@ -199,7 +203,7 @@ def mounted_read_only(scene, server):
 
 
 @contextmanager
-def without_write_permission(scene, server):
+def without_write_permission(scene, arm, server):
     """Also where tests run as root: this thread gives up the capability that permission bits do not bind
     (CAP_DAC_OVERRIDE).
     """
@@ -233,7 +237,7 @@ def small_disk():
 
 
 @contextmanager
-def full(scene, server):
+def full(scene, arm, server):
     with ExitStack() as stack:
         if os.path.ismount(paths.RESULTS):
             filler = paths.RESULTS / "filler"
@@ -245,30 +249,22 @@ def full(scene, server):
         yield
 
 
-def here(scene, fault) -> Exception | None:
-    """The sweep in this process, with the fault; returns the error that ended it."""
-    real, planted = loads.Generator.run, []
+def here(scene) -> Exception | None:
+    """The sweep in this process, with the faults; returns the error that ended it."""
+    real = loads.Generator.run
+    awaited = {arm: fault for arm, fault in scene.faults.items() if fault.plant}
 
     def run(self, load, server, *, repeat=0, **named):
-        if (
-            fault.plant
-            and not planted
-            and (server.arm.name, load.seed, repeat) == ("second", scene.hit.load.seed, scene.hit.repeat)
-        ):
-            planted.append(server)
+        arm = server.arm.name
+        if arm in awaited and (load.seed, repeat) == (scene.hit(arm).load.seed, scene.hit(arm).repeat):
             scene.remember()
-            scene.planted.enter_context(fault.plant(scene, server))
-        return real(
-            self,
-            load,
-            server,
-            repeat=repeat,
-            timeout_s=HUNG_S if fault.hangs and planted and server.arm.name == "second" else 60.0,
-            **named,
-        )
+            scene.planted.enter_context(awaited.pop(arm).plant(scene, arm, server))
+        hangs = arm in scene.faults and scene.faults[arm].hangs and arm not in awaited
+        return real(self, load, server, repeat=repeat, timeout_s=HUNG_S if hangs else 60.0, **named)
 
-    if fault.before:
-        scene.planted.enter_context(fault.before(scene, None))
+    for arm, fault in scene.faults.items():
+        if fault.before:
+            scene.planted.enter_context(fault.before(scene, arm, None))
     with scene.monkeypatch.context() as patch:
         patch.setattr(loads.Generator, "run", run)
         try:
@@ -276,18 +272,19 @@ def here(scene, fault) -> Exception | None:
         except Exception as error:
             return error
         finally:
-            assert planted or not fault.plant, "the fault was not planted"
+            assert not awaited, f"not planted: {', '.join(awaited)}"
     return None
 
 
 @contextmanager
 def another_harness(scene):
-    """A harness in a process of its own, held where the second arm's second cell is under load; yields it and lets it
+    """A harness in a process of its own, held where its second arm's second cell is under load; yields it and lets it
     go on.
     """
     streams = len(scene.study.events("stream"))
     held = 2 + PROMPTS  # streams of the warm-up and of the first cell
-    with switched("hangs", after=held)(scene, None):
+    [arm] = scene.faults
+    with scene.switched(arm, "hangs", after=held):
         process = scene.study.harness(scene.arms, repeats=REPEATS)
         try:
             wait_for(lambda: len(scene.study.events("stream")) > streams + held)
@@ -300,13 +297,13 @@ def another_harness(scene):
     process.wait(60)
 
 
-def killed_harness(scene, fault) -> None:
+def killed_harness(scene) -> None:
     with another_harness(scene) as process:
         process.kill()
         process.wait(60)
 
 
-def two_harnesses(scene, fault) -> Exception:
+def two_harnesses(scene) -> Exception:
     before = len(scene.study.events("server", "worker"))
     with another_harness(scene) as process:
         with pytest.raises(StoreError) as caught:
@@ -318,25 +315,50 @@ def two_harnesses(scene, fault) -> Exception:
 
 @dataclass(frozen=True)
 class Fault:
-    """`before` is planted before the run, `plant` as the second arm's second cell begins; `run` runs the sweep."""
+    """`before` is planted before the run, `plant` as its arm's second cell begins; `run` runs the sweep; `arm` are the
+    arm's options. With `shares` it ends no more than its own arm, and others may be planted in the same sweep."""
 
     caught: Check | Record | Raised | Warden
     plant: Callable | None = None
     before: Callable | None = None
     run: Callable = here
-    k: int = 0
-    ranks: int = 1
+    arm: dict = field(default_factory=dict)
     hangs: bool = False
     last_words_s: float = client.LAST_WORDS_S
     disk: bool = False
+    shares: bool = False
 
 
-def under_load(fault: str, *checks: str, **about) -> Fault:
-    return Fault(Check(checks), switched(fault), **about)
+def under_load(fault: str, *checks: str, evidence: str = "", last_words_s: float = client.LAST_WORDS_S, **arm) -> Fault:
+    return Fault(Check(checks, evidence), switched(fault), arm=arm, last_words_s=last_words_s, shares=True)
+
+
+def at_the_start(fault: str, reason: str, **arm) -> Fault:
+    return Fault(Record(reason), before=switched(fault), arm=arm, shares=True)
+
+
+def impatient(fault: str, allowed_s: float):
+    """The server does not get ready within `allowed_s`."""
+
+    @contextmanager
+    def plant(scene, arm, server):
+        serve = fleet.serve
+
+        def serve_in_time(served, *positional, **named):
+            return serve(served, *positional, **(named | ({"timeout_s": allowed_s} if served.name == arm else {})))
+
+        with scene.switched(arm, fault), scene.monkeypatch.context() as patch:
+            patch.setattr(fleet, "serve", serve_in_time)
+            yield
+
+    return plant
 
 
 NOT_WRITTEN = Raised("a result could not be written; those already stored are intact")
-OUT_OF_MEMORY = Record("out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB")
+OUT_OF_MEMORY = "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
+KILLED = Record("ended by SIGKILL; the log does not say why", recovered=True)
+CRASHED = Record("RuntimeError: Worker failed with error 'illegal memory access'")
+HUNG = Record("the server stopped answering within the time allowed")
 FAULTS = {
     "the harness is killed": Fault(Warden(), run=killed_harness),
     "two runs at once on one folder": Fault(Raised("another run is writing here"), run=two_harnesses),
@@ -346,54 +368,62 @@ FAULTS = {
     "the results folder is read-only from the start": Fault(
         Raised("results cannot be written"), before=mounted_read_only
     ),
-    "the server is killed": Fault(Record("ended by SIGKILL; the log does not say why", recovered=True), killed),
-    "an engine process outlives its server": Fault(
-        Record("ended by SIGKILL; the log does not say why", recovered=True), killed, before=switched("escapee")
-    ),
-    "the server crashes under every load": Fault(
-        Record("RuntimeError: Worker failed with error 'illegal memory access'"), switched("dies-after")
-    ),
-    "the server hangs": Fault(
-        Record("the server stopped answering within the time allowed"), switched("hangs"), hangs=True
-    ),
+    "the server is killed": Fault(KILLED, killed, shares=True),
+    "an engine process outlives its server": Fault(KILLED, killed, before=switched("escapee"), shares=True),
+    "the server crashes under every load": Fault(CRASHED, switched("dies-after"), shares=True),
+    "the server hangs": Fault(HUNG, switched("hangs"), hangs=True, shares=True),
     "the engine is dead, its server is not": under_load("dead-after", "alive afterwards", last_words_s=0.2),
-    "out of memory at the start": Fault(OUT_OF_MEMORY, before=switched("oom")),
-    "out of memory under load": Fault(OUT_OF_MEMORY, switched("oom-after")),
+    "out of memory at the start": at_the_start("oom", OUT_OF_MEMORY),
+    "out of memory under load": Fault(Record(OUT_OF_MEMORY), switched("oom-after"), shares=True),
     "every request is answered with an error": under_load(
-        "http-500", "requests", "output attainment", "text", "records", "steady window"
+        "http-500", "requests", "output attainment", "text", "records", "steady window", evidence="8 failed"
     ),
-    "some requests are answered with an error": under_load("refuses-some", "requests", "output attainment", "records"),
-    "streams end in an error event": under_load("error-event", "output attainment"),
-    "fewer tokens than asked": under_load("short", "output attainment"),
-    "input tokens are counted differently": under_load("miscounts", "input tokens"),
-    "another model answers": Fault(
-        Record("model 'somebody-else', 24 tokens; wanted 'fake'"), before=switched("wrong-model")
+    "some requests are answered with an error": under_load(
+        "refuses-some", "requests", "output attainment", "records", evidence="4 failed"
     ),
+    "streams end in an error event": under_load("error-event", "output attainment", evidence="48 of 96 tokens"),
+    "fewer tokens than asked": under_load("short", "output attainment", evidence="48 of 96 tokens"),
+    "input tokens are counted differently": under_load("miscounts", "input tokens", evidence="server"),
+    "another model answers": at_the_start("wrong-model", "model 'somebody-else', 24 tokens; wanted 'fake'"),
     "another job's server answers on our port": Fault(Record("is held by"), before=anothers_port),
-    "the text is garbage": under_load("garbage", "text"),
-    "the cache is warm": under_load("warm", "cold caches"),
+    "the text is garbage": under_load("garbage", "text", evidence="0% of 8 answers"),
+    "the cache is warm": under_load("warm", "cold caches", evidence="device"),
     "a draft arm makes no drafts": under_load("no-drafts", "mechanism", k=3),
-    "the baseline makes drafts": under_load("spurious-drafts", "mechanism"),
-    "a rank takes no part": under_load("idle-rank", "mechanism", ranks=2),
-    "a rank is not there": under_load("lost-rank", "mechanism", ranks=2),
+    "the baseline makes drafts": under_load("spurious-drafts", "mechanism", evidence="none wanted"),
+    "a rank takes no part": under_load("idle-rank", "mechanism", tensor_parallel_size=2),
+    "a rank is not there": under_load("lost-rank", "mechanism", tensor_parallel_size=2),
     "the client is too slow": Fault(Check(("client",)), switched("slow", "load generator")),
     "the load generator crashes": Fault(
         Record("the load generator ended: exit code 139"), switched("dies", "load generator")
     ),
+    "the server ends as it starts": at_the_start("dies-at-start", "the log does not say why"),
+    "the server never listens": Fault(Record("no answer within 2 s"), before=impatient("silent", 2.0), shares=True),
+    "the first request is never answered": Fault(
+        Record("TimeoutError: timed out"), before=impatient("probe-hangs", 5.0), shares=True
+    ),
+    "the first request is answered with an error": at_the_start("probe-500", "HTTPError"),
+    "the first answer is garbage": at_the_start("probe-garbage", "\ufffd"),
+    "the first answer is empty": at_the_start("probe-empty", "model 'fake', 0 tokens; wanted 'fake'"),
 }
+NOTHING_TO_CATCH = {"slow-start", "ignores-term"}  # test_faults.py: it is waited for, it is ended all the same
+OF_CACHES = {"no-hits", "no-tier"}  # test_reuse_faults.py: they want arms and loads of section 7
+SWEEPS = [
+    [name for name, fault in FAULTS.items() if fault.shares and isinstance(fault.caught, kind)]
+    for kind in (Check, Record)
+] + [[name] for name, fault in FAULTS.items() if not fault.shares]
 
 
-def lost(scene, shown: set[str]) -> str:
-    """Which cells of the run have no figure to show, in the file's words."""
-    second, third = ([cell.key for cell in scene.cells(arm)] for arm in ("second", "third"))
-    missing = [key for key in second + third if key not in shown]
+def lost(scene, arm: str, shown: set[str]) -> str:
+    """Which cells of the arm and of those after it have no figure to show, in the file's words."""
+    own, last = ([cell.key for cell in scene.cells(name)] for name in (arm, "last"))
+    missing = [key for key in own + last if key not in shown]
     words = {
         "nothing": [],
-        "the cell in flight": second[1:2],
-        "its arm's cells from then on": second[1:],
-        "its arm's cells": second,
-        "the run's cells from then on": second[1:] + third,
-        "the run's cells": second + third,
+        "the cell in flight": own[1:2],
+        "its arm's cells from then on": own[1:],
+        "its arm's cells": own,
+        "the run's cells from then on": own[1:] + last,
+        "the run's cells": own + last,
     }
     return next((name for name, keys in words.items() if keys == missing), f"cells {missing}")
 
@@ -402,13 +432,44 @@ def test_the_table_and_the_matrix_hold_the_same_faults():
     assert list(ROWS) == list(FAULTS)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_after_a_fault(study, measured, monkeypatch, name):
-    fault, row = FAULTS[name], ROWS[name]
+def test_every_fault_that_the_engine_can_have_is_planted():
+    planted = set(re.findall(r'"([a-z0-9-]+)"', inspect.getsource(sys.modules[__name__]).partition("\nFAULTS = {")[2]))
+    assert set(fake_engine.FAULTS) - planted - {"silent"} == set()
+
+
+def test_no_fault_leaves_the_table():
+    """Every name that any commit of this clone had in the table is still in it."""
+    asked = ["git", "-C", paths.ROOT, "log", "-p", "--format=", "--", "data/faults.csv"]
+    changes = subprocess.run(asked, capture_output=True, text=True)
+    if changes.returncode:
+        pytest.skip(f"no git history here: {changes.stderr.strip()}")
+    lines = [line[1:] for line in changes.stdout.splitlines() if re.match(r"[+-](?![+-]{2} )", line)]
+    assert {row[0] for row in csv.reader(lines)} - {"fault"} <= set(ROWS)
+
+
+def differing(scene, arm: str, row: dict, fault: Fault, results, error) -> str | None:
+    """What came out otherwise than the fault's row says; None where nothing did."""
+    frame = results.store.cells()
+    shown, stored, hit = set(comparisons.usable(frame)["key"]), set(frame["key"]), scene.hit(arm).key
+    figure = "shown" if hit in shown else "withheld" if hit in stored else "none"
+    outcome = {"caught by": fault.caught.words(), "figure": figure, "what is lost": lost(scene, arm, shown)}
+    try:
+        assert outcome == {name: row[name] for name in outcome}
+        fault.caught.verify(scene, arm, results, error)
+        if not isinstance(fault.caught, Check):
+            own = [cell for (name, *_), cell in cells(results).items() if name in (arm, "first", "last")]
+            assert {cell["certificate"]["verdict"] for cell in own} == {"pass"}
+    except AssertionError as difference:
+        return str(difference)
+
+
+@pytest.mark.parametrize("names", SWEEPS, ids=lambda names: names[0] if len(names) == 1 else f"{len(names)} faults")
+def test_after_a_fault(study, measured, monkeypatch, names):
+    faults = {f"fault-{number}": FAULTS[name] for number, name in enumerate(names)}
     monkeypatch.setattr(fleet, "GRACE_S", 0.3)
-    monkeypatch.setattr(client, "LAST_WORDS_S", fault.last_words_s)
-    scene = Scene(study, monkeypatch, fault.k, fault.ranks)
-    with small_disk() if fault.disk else nullcontext():
+    monkeypatch.setattr(client, "LAST_WORDS_S", min(fault.last_words_s for fault in faults.values()))
+    scene = Scene(study, monkeypatch, faults)
+    with small_disk() if any(fault.disk for fault in faults.values()) else nullcontext():
         shutil.copytree(measured, paths.RESULTS, dirs_exist_ok=True)
         results = sweeps.run(scene.only("first"))
         assert (
@@ -416,37 +477,34 @@ def test_after_a_fault(study, measured, monkeypatch, name):
         )
         scene.remember()
         with scene.planted:
-            error = fault.run(scene, fault)
+            [run] = {fault.run for fault in faults.values()}
+            error = run(scene)
 
         # Nothing of ours runs on, and what was stored is the same.
         study.assert_nothing_left()
         assert len(scene.stored) >= 2 * REPEATS and all(
             file.read_bytes() == content for file, content in scene.stored.items()
         )
-        # It was caught by what the row says.
-        assert fault.caught.words() == row["caught by"]
-        fault.caught.verify(scene, results, error)
-        if not isinstance(fault.caught, Check):
-            assert {cell["certificate"]["verdict"] for cell in cells(results).values()} == {"pass"}
-        # The figure is withheld where it must be.
-        frame = results.store.cells()
-        shown, stored = set(comparisons.usable(frame)["key"]), set(frame["key"])
-        assert {"shown" if scene.hit.key in shown else "withheld" if scene.hit.key in stored else "none"} == {
-            row["figure"]
+        # Each was caught by what its row says, and its figure is what the row says.
+        differences = {
+            name: differing(scene, arm, ROWS[name], fault, results, error)
+            for name, (arm, fault) in zip(names, faults.items(), strict=True)
         }
-        assert lost(scene, shown) == row["what is lost"]
+        assert not any(differences.values()), "\n".join(f"{name}: {said}" for name, said in differences.items() if said)
         assert not list(paths.RESULTS.rglob("*.tmp"))
 
         # The next run measures what is missing and nothing else; what failed its certificate is measured again when
         # asked to.
         scene.remember()
-        before, missing = scene.loads(), 3 * REPEATS - sum(cell["server"]["alive"] for cell in cells(results).values())
+        wanted = len(scene.arms) * REPEATS
+        before, missing = scene.loads(), wanted - sum(cell["server"]["alive"] for cell in cells(results).values())
         again = sweeps.run(scene.plan)
         assert scene.loads() == before + missing
         if withheld := set(again.frame().loc[again.frame()["certificate"] != "pass", "arm"]):
-            assert isinstance(fault.caught, Check) and withheld <= {"second", "third"}
+            checked = {arm for arm, fault in faults.items() if isinstance(fault.caught, Check)}
+            assert checked and withheld <= checked | {"last"}
             sweeps.run(scene.only(*withheld), fresh=True)
         again = sweeps.run(scene.plan)
-        assert again.run is None and len(again.frame()) == 3 * REPEATS and set(again.frame()["certificate"]) == {"pass"}
+        assert again.run is None and len(again.frame()) == wanted and set(again.frame()["certificate"]) == {"pass"}
         assert all(file.read_bytes() == content for file, content in scene.stored.items())
         study.assert_nothing_left()

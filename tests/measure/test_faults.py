@@ -1,6 +1,5 @@
-"""Every fault of a server, planted in a sweep: what is recorded, that the rest is measured, and that nothing stays
-behind.
-"""
+"""What test_fault_matrix.py leaves open of faults in a sweep: what is recorded, what is measured after all, and the
+life and death of servers, harnesses and files. Which check catches which fault stands there."""
 
 import errno
 import functools
@@ -20,7 +19,7 @@ from serving_study.measure import sweeps
 from serving_study.results import sources, store
 from serving_study.servers import fleet, preflight
 
-pytestmark = pytest.mark.alone
+OUT_OF_MEMORY = "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
 
 
 def with_a_good_arm(study, **about):
@@ -76,28 +75,15 @@ def test_each_cell_draws_its_own_prompts_and_all_arms_the_same(study):
     assert {event["seed"] for event in study.events("load") if event["prompts"] != 8}.isdisjoint(seeds)
 
 
-START_FAULTS = {
-    "oom": "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB",
-    "dies-at-start": "the log does not say why",
-    "wrong-model": "model 'somebody-else', 24 tokens; wanted 'fake'",
-    "probe-500": "HTTPError: ",
-    "probe-garbage": "\ufffd",
-    "probe-empty": "model 'fake', 0 tokens; wanted 'fake'",
-}
-
-
-@pytest.mark.parametrize("fault", START_FAULTS)
-def test_a_server_that_does_not_start_is_recorded_with_its_cause(study, fault):
-    results = with_a_good_arm(study, fault=fault)
+def test_a_server_that_does_not_start_leaves_its_log_and_no_figures(study):
+    results = with_a_good_arm(study, fault="oom")
     record = starts(results)["faulty"]
-    assert record["outcome"] == "failed" and START_FAULTS[fault] in record["reason"]
-    assert record["exit_code"] == {"oom": 1, "dies-at-start": 3}.get(fault)
+    assert (record["outcome"], record["reason"], record["exit_code"]) == ("failed", OUT_OF_MEMORY, 1)
     assert record["last_lines"] and record["failure_s"] > 0 and record["figures"] == {}
     assert [key[0] for key in cells(results)] == ["good"]
     assert list(results.starts()["outcome"]) == ["failed", "ok"]
-    if fault == "oom":
-        assert "torch.OutOfMemoryError" in "\n".join(record["last_lines"])
-        assert "torch.OutOfMemoryError" in (results.run.folder / "arms" / "faulty" / "server.log").read_text()
+    assert "torch.OutOfMemoryError" in "\n".join(record["last_lines"])
+    assert "torch.OutOfMemoryError" in (results.run.folder / "arms" / "faulty" / "server.log").read_text()
 
 
 def test_a_slow_start_is_waited_for(study):
@@ -106,52 +92,6 @@ def test_a_slow_start_is_waited_for(study):
         starts(results)["faulty"]["outcome"] == "ok"
         and cells(results)["faulty", 2, 0]["certificate"]["verdict"] == "pass"
     )
-
-
-@pytest.mark.parametrize(
-    ("fault", "allowed_s", "reason"),
-    [("silent", 2.0, "no answer within 2 s"), ("probe-hangs", 2.0, "TimeoutError: timed out")],
-)
-def test_a_server_that_never_gets_ready_is_given_up(study, monkeypatch, fault, allowed_s, reason):
-    real, faulty = fleet.serve, fleet.serve
-
-    def serve(arm, *positional, **named):
-        return (functools.partial(faulty, timeout_s=allowed_s) if arm.name == "faulty" else real)(
-            arm, *positional, **named
-        )
-
-    monkeypatch.setattr(fleet, "serve", serve)
-    record = starts(with_a_good_arm(study, fault=fault))["faulty"]
-    assert record["outcome"] == "failed" and reason in record["reason"]
-
-
-LOAD_FAULTS = {
-    "http-500": ("requests", "8 failed"),
-    "refuses-some": ("requests", "4 failed"),
-    "short": ("output attainment", "48 of 96 tokens"),
-    "error-event": ("output attainment", "48 of 96 tokens"),
-    "garbage": ("text", "0% of 8 answers"),
-    "warm": ("cold caches", "device"),
-    "spurious-drafts": ("mechanism", "none wanted"),
-    "miscounts": ("input tokens", "server"),
-}
-
-
-@pytest.mark.parametrize("fault", LOAD_FAULTS)
-def test_a_fault_under_load_fails_the_cells_certificate(study, fault):
-    results = with_a_good_arm(study, fault=fault)
-    check, evidence = LOAD_FAULTS[fault]
-    cell = cells(results)["faulty", 2, 0]
-    assert cell["certificate"]["verdict"] == "fail"
-    assert check in failed(cell)
-    if fault not in ("http-500", "refuses-some"):  # where requests fail, much else fails with them
-        assert failed(cell) == [check]
-    assert evidence in next(row["evidence"] for row in cell["certificate"]["checks"] if row["name"] == check)
-    assert dict(zip(results.frame()["arm"], results.frame()["certificate"], strict=True)) == {
-        "faulty": "fail",
-        "good": "pass",
-    }
-    assert starts(results)["faulty"]["outcome"] == "ok"
 
 
 def test_a_server_that_is_dead_after_a_load_is_started_once_more_and_then_given_up(study):
@@ -167,11 +107,6 @@ def test_a_server_that_recovers_gives_the_cell_again(study):
     results = sweeps.run(study.plan([study.arm("once", fault="dead-after", lives=1)], repeats=2))
     assert starts(results)["once"]["outcome"] == "ok" and len(starts(results)["once"]["lost_cells"]) == 1
     assert [cell["certificate"]["verdict"] for cell in cells(results).values()] == ["pass", "pass"]
-
-
-def test_a_draft_arm_that_makes_no_drafts_fails(study):
-    cell = cells(with_a_good_arm(study, k=3, fault="no-drafts"))["faulty", 2, 0]
-    assert failed(cell) == ["mechanism"] and cell["speculation"] == {}
 
 
 def test_a_server_that_dies_under_load_is_started_once_more_and_then_given_up(study):
@@ -370,7 +305,7 @@ def test_a_kernels_colours_do_not_reach_a_server(study, monkeypatch):
 
 def test_a_cause_in_colours_is_found(study):
     record = starts(with_a_good_arm(study, fault="oom", colours=1))["faulty"]
-    assert record["reason"] == START_FAULTS["oom"]
+    assert record["reason"] == OUT_OF_MEMORY
     assert "\x1b" not in "\n".join(record["last_lines"])
 
 

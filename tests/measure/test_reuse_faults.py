@@ -17,8 +17,6 @@ from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweeps
 from serving_study.measure.mechanisms import tiers
 
-pytestmark = pytest.mark.alone
-
 SEQUENCE = Load(1, 5, SharedPrefix(101, 20, sequence=True), 1, 0.0)
 HALF = Load(2, 8, SharedPrefix(64, 8, 0.5), 4, 0.0)
 SETS = tuple(Load(1, 2, WorkingSet(64, 8, times), 1, 0.0) for times in (0.5, 1.0, 2.0, 4.0))
@@ -96,7 +94,7 @@ FAULTS = [
 def test_each_fault_of_a_cache_is_caught_by_its_check(study, tmp_path, monkeypatch, options, technique, load, checks):
     if later := options.get("later"):  # from the third stream on: the probe and the warm-up have been well
         monkeypatch.setenv("SWITCH", str(tmp_path / "switch.json"))
-        (tmp_path / "switch.json").write_text(json.dumps({"who": "arm", "fault": later, "after": 2}))
+        (tmp_path / "switch.json").write_text(json.dumps([{"who": "arm", "fault": later, "after": 2}]))
         options = {name: value for name, value in options.items() if name != "later"}
     results = measure(study, [arm(study, "arm", technique, **options)], [load])
     [cell] = cells(results).values()

@@ -17,8 +17,6 @@ from serving_study.measure import sweeps
 sys.path.insert(0, str(environments.ENGINE_SIDE))
 import beside  # noqa: E402
 
-pytestmark = pytest.mark.alone
-
 
 def test_the_server_beside_is_up_before_the_engine_and_ends_with_it(study):
     done = sweeps.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}), study.arm("alone")]))
@@ -74,7 +72,7 @@ def test_when_the_server_beside_dies_the_arm_has_failed(study, tmp_path, monkeyp
 
     def switch():
         wait_for(lambda: study.events("stream"))
-        (tmp_path / "switch.json").write_text(json.dumps({"who": "sidecar", "fault": "dies"}))
+        (tmp_path / "switch.json").write_text(json.dumps([{"who": "sidecar", "fault": "dies"}]))
 
     thread = threading.Thread(target=switch)
     thread.start()

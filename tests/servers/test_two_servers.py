@@ -2,12 +2,9 @@
 
 from collections import Counter
 
-import pytest
 from fake_study import cells, failed, starts
 
 from serving_study.measure import sweeps
-
-pytestmark = pytest.mark.alone
 
 
 def test_two_servers_share_a_load_and_count_together(study):
