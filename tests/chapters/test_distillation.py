@@ -17,9 +17,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from serving_study import environments, files
-from serving_study.chapters import sections
-from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts
-from serving_study.chapters.speculation import plan as speculation_plan
+from serving_study.chapters import sections, speculation_plan
+from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts, plan, recipe, served_drafts
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
 from serving_study.loads import datasets
@@ -54,7 +53,7 @@ def target(tmp_path):
 
 
 def wanted(**given):
-    return distillation.resolved(**given)
+    return recipe.resolved(**given)
 
 
 def config_of(**given):
@@ -62,9 +61,9 @@ def config_of(**given):
 
 
 def test_the_header_of_section_4_is_the_dataclass():
-    assert set(sections.header(sections.get(4))) == set(distillation.Distillation.model_fields)
+    assert set(sections.header(sections.get(4))) == set(recipe.Distillation.model_fields)
     found = sections.parameters(sections.get(4), {"width": 128, "minutes": 1})
-    assert distillation.resolved(**found | {"heads": 4}).width == 128
+    assert recipe.resolved(**found | {"heads": 4}).width == 128
     with pytest.raises(ParameterError, match="parameter ks has the wrong type"):
         sections.parameters(sections.get(4), {"ks": 3})
 
@@ -134,12 +133,23 @@ def test_values_that_no_draft_can_have(given, name):
     assert caught.value.allowed and caught.value.next
 
 
+def test_a_head_is_trained_only_where_the_methods_ask_for_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(plan.eagle, "train", lambda wanted, head, *, say: asked.append(wanted) or "head")
+    assert plan.head(recipe.Distillation()) is None and not asked
+    assert plan.head(recipe.Distillation(methods=["draft", "eagle3"])) == "head"
+    assert asked[0].tokens == recipe.CPU["tokens"]
+    with pytest.raises(ParameterError, match="parameter methods cannot be used") as caught:
+        recipe.Distillation(methods=["eagle3"])
+    assert caught.value.allowed == "draft, or draft and eagle3"
+
+
 def test_defaults_are_the_hosts_profile(monkeypatch):
-    assert wanted().tokens == distillation.CPU["tokens"] and wanted(tokens=5).tokens == 5
+    assert wanted().tokens == recipe.CPU["tokens"] and wanted(tokens=5).tokens == 5
     assert wanted().name == "smollm2-135m-instruct-draft" == checkpoints.TRAINED
     gpu = replace(HOST, profile="h200x1", gpus=(hosts.Gpu(0, "NVIDIA H200", 139.8, 139.0, "9.0"),))
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": gpu)
-    assert wanted().tokens == distillation.GPU["tokens"]
+    assert wanted().tokens == recipe.GPU["tokens"]
 
 
 def test_a_good_target_passes(target, cache):
@@ -397,16 +407,11 @@ def test_a_draft_that_ships_is_shown_as_it_was_trained(target, tmp_path, cache, 
     monkeypatch.setattr(environments, "ensure", lambda *_: None)
     monkeypatch.setattr(distillation, "run_stages", lambda *_: pytest.fail("trained"))
     here = wanted(target=str(target.folder), name=checkpoints.TRAINED)
-    assert (here.tokens, here.prompts, here.evaluations) == (10**9, 24_000, distillation.CPU["evaluations"])
-    assert (
-        wanted(target=str(target.folder), name=checkpoints.TRAINED, shipped=False).prompts
-        == distillation.CPU["prompts"]
-    )
+    assert (here.tokens, here.prompts, here.evaluations) == (10**9, 24_000, recipe.CPU["evaluations"])
+    assert wanted(target=str(target.folder), name=checkpoints.TRAINED, shipped=False).prompts == recipe.CPU["prompts"]
     assert distillation.train(here).folder == folder
     for other in ({"width": 128}, {"seed": 1}, {"tokens": 5}, {"fresh": True}):  # of these nothing ships
-        assert (
-            wanted(target=str(target.folder), name=checkpoints.TRAINED, **other).prompts == distillation.CPU["prompts"]
-        )
+        assert wanted(target=str(target.folder), name=checkpoints.TRAINED, **other).prompts == recipe.CPU["prompts"]
     (target.folder / "model.safetensors").write_bytes(b"another target" * 100)
     with pytest.raises(pytest.fail.Exception, match="trained"):
         distillation.train(here)
@@ -513,7 +518,7 @@ def trained(tmp_path, monkeypatch):
 def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained):
     draft, frame = trained
     target = checkpoints.Model(embedded.NAME, "x", checkpoints.SHAPES / embedded.NAME)
-    table = drafts.served(draft, target, frame).set_index("arm")
+    table = served_drafts.served(draft, target, frame).set_index("arm")
     assert list(table.index) == ["draft-k1", "draft-k3", "draft-k3-truncated"]  # n-grams have no draft model
     cost = draft_sizes.cost_ratio(draft.model.config, SMOL)
     assert table["predicted_rate"].tolist() == [0.6, 0.4, 0.1 / 3] and table["rate"].tolist() == [0.5, 0.4, 0.05]
@@ -528,22 +533,22 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
         and table.loc["draft-k3", "low"] <= table.loc["draft-k3", "speedup"] <= table.loc["draft-k3", "high"]
     )
     assert table.loc["draft-k3-truncated", "speedup"] < 1
-    html = drafts.served_table(
-        drafts.served(draft, target, frame),
+    html = served_drafts.served_table(
+        served_drafts.served(draft, target, frame),
         frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
     ).to_html()
     assert "draft-k3-truncated" in html and "0.530" not in html and "0.400" in html
-    said = drafts.finding(
-        drafts.served(draft, target, frame),
+    said = served_drafts.finding(
+        served_drafts.served(draft, target, frame),
         frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
     )
     assert (
         "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60 times (" in said
         and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67 times (" in said
     )
-    unsure = drafts.served(draft, target, frame).assign(differs=[None, False, True])
-    assert "as fast, which is inside the noise; the target's" in drafts.finding(unsure, frame.assign(host="cpu"))
-    marks = drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame))
+    unsure = served_drafts.served(draft, target, frame).assign(differs=[None, False, True])
+    assert "as fast, which is inside the noise; the target's" in served_drafts.finding(unsure, frame.assign(host="cpu"))
+    marks = served_drafts.marks(served_drafts.side_by_side(draft, target), served_drafts.served(draft, target, frame))
     assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [
         1,
         3,
@@ -559,13 +564,17 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
 def test_without_servers_there_is_a_prediction_alone(trained):
     draft, frame = trained
     target = checkpoints.Model(embedded.NAME, "x", checkpoints.SHAPES / embedded.NAME)
-    assert drafts.served(draft, target, frame.head(0)).empty
+    assert served_drafts.served(draft, target, frame.head(0)).empty
     assert (
-        drafts.finding(drafts.served(draft, target, frame.head(0)), frame.head(0))
+        served_drafts.finding(served_drafts.served(draft, target, frame.head(0)), frame.head(0))
         == "The target was not served with its draft here."
     )
     figure = draft_views.surface(
-        [1], drafts.marks(drafts.side_by_side(draft, target), drafts.served(draft, target, frame.head(0))), "predicted"
+        [1],
+        served_drafts.marks(
+            served_drafts.side_by_side(draft, target), served_drafts.served(draft, target, frame.head(0))
+        ),
+        "predicted",
     )
     assert len(figure.axes) == 1 and figure.get_supxlabel() == "predicted"
     pyplot.close(figure)
@@ -580,9 +589,7 @@ def test_the_target_is_served_with_its_draft_on_held_out_prompts(trained, cache,
         lambda host, dry, say: environments.Environment("vllm-cpu", Path("python"), "3.12", {}),
     )
     draft, _ = trained
-    made = speculation_plan.of_draft(
-        wanted(name=checkpoints.TRAINED, concurrencies=[1, 4], repeats=2, ks=[1, 3]), draft
-    )
+    made = plan.of_draft(wanted(name=checkpoints.TRAINED, concurrencies=[1, 4], repeats=2, ks=[1, 3]), draft)
     assert (made.section, made.repeats, made.parameters["dataset"], made.parameters["draft_model"]) == (
         4,
         2,
@@ -601,7 +608,9 @@ def test_the_target_is_served_with_its_draft_on_held_out_prompts(trained, cache,
         (1, 4, 200, "held-out"),
         (4, 8, 200, "held-out"),
     ]
-    none = speculation_plan.of_draft(wanted(name=checkpoints.TRAINED, repeats=0), draft)
+    both = plan.of_draft(wanted(name=checkpoints.TRAINED, ks=[1, 3]), draft, draft)
+    assert [arm.speculative["method"] for arm in both.arms if arm.name in ("eagle3-k1", "eagle3-k3")] == ["eagle3"] * 2
+    none = plan.of_draft(wanted(name=checkpoints.TRAINED, repeats=0), draft)
     assert not any(none.cells(arm) for arm in none.arms) and none.parameters["repeats"] == 0
 
 

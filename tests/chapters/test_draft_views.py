@@ -5,13 +5,13 @@ import pytest
 
 from serving_study.analysis import plots
 from serving_study.chapters import sections
-from serving_study.chapters.drafts import distillation, draft_views, drafts
+from serving_study.chapters.drafts import draft_views, drafts, recipe, served_drafts
 from serving_study.models import checkpoints
 
 
 @pytest.fixture(scope="module")
 def wanted():
-    return distillation.resolved(**sections.header(sections.get(4)) | {"host": "cpu"})
+    return recipe.resolved(**sections.header(sections.get(4)) | {"host": "cpu"})
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def shown(styler):
 
 def test_every_caption_says_where_the_draft_was_trained(trained, wanted, target):
     assert trained.device == "NVIDIA H200"
-    both = drafts.side_by_side(trained, target)
+    both = served_drafts.side_by_side(trained, target)
     for table in (
         draft_views.sources_table(trained),
         draft_views.rounds_table(trained),

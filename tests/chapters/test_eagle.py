@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from serving_study import environments, files
-from serving_study.chapters.drafts import distillation, eagle
+from serving_study.chapters.drafts import distillation, eagle, recipe
 from serving_study.errors import HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
 from serving_study.models import checkpoints, embedded
@@ -39,7 +39,7 @@ def target(tmp_path):
 
 
 def wanted(**given):
-    return distillation.resolved(shipped=False, **given)
+    return recipe.resolved(shipped=False, **given)
 
 
 def resolved(target, **given):

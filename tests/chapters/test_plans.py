@@ -7,12 +7,12 @@ import pytest
 
 from serving_study import environments
 from serving_study.chapters import plans
+from serving_study.chapters import speculation_plan as speculation
 from serving_study.chapters.kv_cache import plan as kv_cache
 from serving_study.chapters.kv_cache.plan import KvCache
 from serving_study.chapters.parallelism import plan as parallelism
 from serving_study.chapters.parallelism.plan import Parallelism
-from serving_study.chapters.speculation import plan as speculation
-from serving_study.chapters.speculation.plan import Speculation
+from serving_study.chapters.speculation_plan import Speculation
 from serving_study.environments import Environment
 from serving_study.errors import ModelError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host

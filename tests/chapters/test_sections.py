@@ -7,8 +7,8 @@ from papermill.parameterize import parameterize_notebook
 
 from serving_study import environments, paths
 from serving_study.chapters import sections
-from serving_study.chapters.speculation import plan as speculation
-from serving_study.chapters.speculation.plan import Speculation
+from serving_study.chapters import speculation_plan as speculation
+from serving_study.chapters.speculation_plan import Speculation
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
 

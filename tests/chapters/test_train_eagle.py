@@ -15,7 +15,7 @@ import pytest
 from tiny_training import TINY, apart
 
 from serving_study import environments, files
-from serving_study.chapters.drafts import distillation, eagle
+from serving_study.chapters.drafts import distillation, eagle, recipe
 from serving_study.errors import ModelError
 from serving_study.hardware import hosts
 from serving_study.models import checkpoints
@@ -119,7 +119,7 @@ def place(tmp_path_factory):
 
 
 def wanted(place, **given):
-    return distillation.resolved(target=str(place), **BUDGET | given)
+    return recipe.resolved(target=str(place), **BUDGET | given)
 
 
 @pytest.fixture(scope="module")

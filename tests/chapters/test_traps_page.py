@@ -11,7 +11,7 @@ import pytest
 
 from serving_study import errors, paths
 from serving_study.chapters import book
-from serving_study.chapters.speculation import plan as speculation
+from serving_study.chapters import speculation_plan as speculation
 from serving_study.doctor import checks, machine
 from serving_study.results import certificates
 

@@ -157,3 +157,12 @@ def loads(
 def resolved(wanted, host: Host) -> dict:
     """The parameters as run.json has them."""
     return {name: value for name, value in wanted if name not in ("fresh", "port")} | {"host": host.profile}
+
+
+HELD_OUT = "held-out.json"
+
+
+def held_out(draft: Model) -> Path | None:
+    """The file of prompts that a draft of this book never saw, in ShareGPT's format; None for any other model."""
+    file = draft.folder / HELD_OUT
+    return file if file.is_file() else None

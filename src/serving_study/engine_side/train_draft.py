@@ -2,7 +2,8 @@
 
     python train_draft.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: prompts, answers, train
 
-SPEC.json is written by `serving_study.chapters.drafts.distillation`. One JSON line an event goes to standard output; all that the
+SPEC.json is written by `serving_study.chapters.drafts.distillation`. One JSON line an event goes to standard output;
+all that the
 libraries print goes to standard error. Ends when standard input closes. The teacher runs beside the student, so that no
 logits are stored (on a CPU its last hidden states are); sequences of similar length share a batch and are padded on the
 right, which a causal model does not see: no text can look at another's, as it could in packed rows. Checkpoints appear

@@ -4,7 +4,8 @@
 
 Stages: states, train; train_draft.py writes the answers.
 
-SPEC.json is written by `serving_study.chapters.drafts.eagle`; events, checkpoints and refusals are those of `train_draft.py`. The
+SPEC.json is written by `serving_study.chapters.drafts.eagle`; events, checkpoints and refusals are those of
+`train_draft.py`. The
 target's states are computed once, in parts that outlive a kill, and kept in memory as bf16: on a CPU the target's pass
 over a token costs more than all that the head does with it. What can mislead: held-out rounds are read along the
 target's answers, a proposal counting only while all before it in its round were right, which is what a server counts;

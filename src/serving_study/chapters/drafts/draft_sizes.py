@@ -17,9 +17,10 @@ import pandas
 
 from ...models import shapes
 from ...theory import speculation
+from .recipe import Distillation
 
 if TYPE_CHECKING:
-    from .distillation import Distillation
+    from .recipe import Distillation
 
 BF16 = 2  # bytes
 CHUNKS = {True: 4096, False: 512}  # rows of logits at a time, on a GPU or a CPU
@@ -34,7 +35,7 @@ class Size:
     head_share: float
 
 
-def student_config(wanted: "Distillation", target: dict) -> dict:
+def student_config(wanted: Distillation, target: dict) -> dict:
     """config.json of the student: a Llama of the wanted size, with the target's vocabulary, special tokens and
     positions.
     """
@@ -73,7 +74,7 @@ def cost_ratio(student: dict, target: dict) -> float:
     return size(student).bytes_a_pass / size(target).bytes_a_pass
 
 
-def candidates(wanted: "Distillation", target: dict, others: Sequence[dict]) -> pandas.DataFrame:
+def candidates(wanted: Distillation, target: dict, others: Sequence[dict]) -> pandas.DataFrame:
     """The wanted size and others beside it: what a pass reads, its cost, and the acceptance from which each k pays."""
     rows = []
     for changes in ({}, *others):
@@ -93,7 +94,7 @@ def candidates(wanted: "Distillation", target: dict, others: Sequence[dict]) -> 
     return pandas.DataFrame(rows).sort_values("cost ratio", ignore_index=True)
 
 
-def memory_gib(wanted: "Distillation", target: dict, gpu: bool) -> float:
+def memory_gib(wanted: Distillation, target: dict, gpu: bool) -> float:
     """Memory that training takes at its peak: both models, the optimizer, one chunk's logits, and activations of one
     batch.
     """

@@ -20,24 +20,25 @@ from ...models.checkpoints import Model
 from ...theory import speculation
 from . import draft_sizes
 from .drafts import Trained
+from .recipe import Distillation
 
 if TYPE_CHECKING:
-    from .distillation import Distillation
+    from .recipe import Distillation
 
 LOOKS = {"acceptance": "acceptance, temperature 1", "agreement": "agreement, temperature 0"}
 
 
-def cost_ratio(wanted: "Distillation", target: Model) -> float:
+def cost_ratio(wanted: Distillation, target: Model) -> float:
     """A pass of the wanted student in passes of its target, by bytes."""
     return draft_sizes.cost_ratio(draft_sizes.student_config(wanted, target.config), target.config)
 
 
-def break_even(wanted: "Distillation", target: Model) -> float:
+def break_even(wanted: Distillation, target: Model) -> float:
     """The acceptance from which the smallest k pays."""
     return speculation.break_even(min(wanted.ks), cost_ratio(wanted, target))
 
 
-def other_sizes(wanted: "Distillation", target: Model) -> list[dict]:
+def other_sizes(wanted: Distillation, target: Model) -> list[dict]:
     """Changes to the wanted student that make the sizes shown beside it: other depths, then other widths below the
     target's.
     """
@@ -54,7 +55,7 @@ def other_sizes(wanted: "Distillation", target: Model) -> list[dict]:
     ]
 
 
-def sizes_table(wanted: "Distillation", target: Model) -> Styler:
+def sizes_table(wanted: Distillation, target: Model) -> Styler:
     """What the wanted student and others beside it weigh, cost, and have to reach."""
     table = draft_sizes.candidates(wanted, target.config, other_sizes(wanted, target))
     formats = {column: "{:.2f}" for column in table if column.startswith("breaks")} | {
@@ -72,7 +73,7 @@ def sizes_table(wanted: "Distillation", target: Model) -> Styler:
     )
 
 
-def training_figure(trained: Trained, wanted: "Distillation", target: Model) -> Figure:
+def training_figure(trained: Trained, wanted: Distillation, target: Model) -> Figure:
     """Left the divergence of each step, right what the looks at held-out prompts saw."""
     steps, looks = trained.steps(), trained.held_out()
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
@@ -132,7 +133,7 @@ def predicted(trained: Trained, cost: float) -> pandas.DataFrame:
     return frame
 
 
-def predicted_table(trained: Trained, wanted: "Distillation", target: Model) -> Styler:
+def predicted_table(trained: Trained, wanted: Distillation, target: Model) -> Styler:
     """`predicted` at the cost by bytes, as it is shown."""
     return tables.style(
         predicted(trained, cost_ratio(wanted, target)),
@@ -141,7 +142,7 @@ def predicted_table(trained: Trained, wanted: "Distillation", target: Model) -> 
     )
 
 
-def values(trained: Trained, wanted: "Distillation", target: Model, served_tokens: int) -> dict[str, float]:
+def values(trained: Trained, wanted: Distillation, target: Model, served_tokens: int) -> dict[str, float]:
     """What section 4's sentences say, by the names that they use."""
     student = draft_sizes.size(draft_sizes.student_config(wanted, target.config))
     return {

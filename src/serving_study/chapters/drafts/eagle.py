@@ -13,7 +13,7 @@ target's states take 2 · 106 million operations a token, three unrolled steps 6
 answer token. Seven minutes of states are about 100,000 tokens, two thirds of them answers; ten minutes of training read
 each of these three times.
 
-    >>> eagle.train(distillation.resolved(shipped=False), eagle.Head()).folder              # doctest: +SKIP
+    >>> eagle.train(recipe.resolved(shipped=False), eagle.Head()).folder              # doctest: +SKIP
 """
 
 import json
@@ -26,8 +26,8 @@ from ...errors import HostError, ModelError, ParameterError
 from ...hardware import hosts
 from ...models import checkpoints, embedded
 from ...models.checkpoints import Model
-from . import distillation, drafts
-from .distillation import Distillation
+from . import distillation, draft_sizes, drafts
+from .recipe import Distillation
 
 SCRIPT = environments.ENGINE_SIDE / "train_eagle.py"
 TARGETS = ("llama",)  # of which a head was trained and served
@@ -164,8 +164,6 @@ def parameters(config: dict) -> int:
 
 def cost_ratio(config: dict, target: dict, k: int = 1) -> float:
     """A pass of the head in passes of the target by bytes, on average over a round of k; the least that it can be."""
-    from . import draft_sizes
-
     first = len(config["eagle_aux_hidden_state_layer_ids"]) * config["hidden_size"] ** 2
     return (parameters(config) - first * (k - 1) / k) * draft_sizes.BF16 / draft_sizes.size(target).bytes_a_pass
 
@@ -175,8 +173,6 @@ def memory_gib(head: Head, wanted: Distillation, target: Model) -> float:
     behind.
     """
     about, own = target.config, config(head, target.config)
-    from . import draft_sizes
-
     per_token = (
         (3 + 24 * head.unroll) * about["hidden_size"]
         + 4 * head.unroll * head.intermediate
@@ -206,7 +202,7 @@ def check(head: Head, wanted: Distillation, target: Model, host: hosts.Host) -> 
             allowed="a target with real weights",
             next=f"-p target={embedded.NAME}",
         )
-    distillation.check_tokenizer(target)
+    drafts.check_tokenizer(target)
     needs, free = memory_gib(head, wanted, target), host.gpus[0].free_gib if host.gpus else host.free_memory_gib
     if needs > free:
         raise HostError(

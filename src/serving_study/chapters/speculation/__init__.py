@@ -1,6 +1,6 @@
 """Section 3: speculative decoding with n-grams and with a draft model."""
 
+from ...chapters import speculation_plan as plan
 from ..section import Section
-from . import plan
 
 SECTION = Section(3, "03-speculative-decoding", "Speculative decoding", plan.Speculation, plan.plan, plan.model_names)

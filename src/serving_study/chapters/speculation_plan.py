@@ -1,33 +1,22 @@
-"""Section 3's parameters, and the plan that they come to: a baseline, n-grams, a draft model at several k, and the
-baseline again.
+"""The plan of a target without and with proposals, which sections 3 and 4 share, and section 3's parameters: a
+baseline, n-grams, a draft model at several k, and the baseline again.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from ...chapters import plans
-from ...chapters.drafts import drafts
-from ...chapters.parameters import (
-    Number,
-    Once,
-    Positive,
-    Whole,
-)
-from ...errors import ParameterError
-from ...hardware import hosts
-from ...hardware.hosts import Host
-from ...measure.sweeps import Plan
-from ...models import checkpoints, embedded
-from ...results import reference
-from ...servers.arm import speculation
-
-if TYPE_CHECKING:
-    from ...chapters.drafts.distillation import Distillation
-
+from ..errors import ParameterError
+from ..hardware.hosts import Host
+from ..measure.sweeps import Plan
+from ..models import checkpoints
+from ..models.checkpoints import Model
+from ..results import reference
+from ..servers.arm import speculation
+from . import plans
+from .parameters import Number, Once, Positive, Whole
 
 CPU = {
     "model": "smollm2-135m-instruct",
@@ -54,7 +43,6 @@ GPU = {
     "enforce_eager": False,
 }
 WINDOW = "[shortest, longest], 1 <= shortest <= longest"
-OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
 
 
 def _rising(window: list[int]) -> list[int]:
@@ -99,9 +87,16 @@ def model_names(wanted: Speculation, host: Host) -> list[str]:
 
 
 def plan(
-    wanted: Speculation, host: Host, *, dry: bool = False, say: Callable[[str], None] = print, poor: str | None = None
+    wanted: Speculation,
+    host: Host,
+    *,
+    dry: bool = False,
+    say: Callable[[str], None] = print,
+    poor: str | None = None,
+    eagle: Model | None = None,
 ) -> Plan:
-    """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm."""
+    """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm, and
+    `eagle` is an EAGLE-3 head of the target."""
     wanted = wanted.filled(defaults(host))
     environment = plans.environment(host, dry, say)
     there = None if dry and not environment.vllm else environment
@@ -120,10 +115,11 @@ def plan(
         prescribed=_prescribed(wanted, target, draft),
         control=control,
         truncated=checkpoints.resolve(poor) if poor else None,
+        eagle=eagle,
         synchronous_control=wanted.controls and bool(host.gpus),
         only=wanted.arms,
     )
-    loads = plans.loads(wanted, host, environment, dry, say, held_out=drafts.held_out(draft))
+    loads = plans.loads(wanted, host, environment, dry, say, held_out=plans.held_out(draft))
     return Plan(
         3,
         host,
@@ -135,38 +131,6 @@ def plan(
         wanted.seed,
         wanted.port,
         (*notes, *plans.data_notes(loads)),
-    )
-
-
-def of_draft(wanted: "Distillation", trained: drafts.Trained, *, say: Callable[[str], None] = print) -> Plan:
-    """Section 4's second half: the target without and with the draft that was trained for it, on prompts that the draft
-    never saw, and with the embedded target's first layers as a draft that nobody trained. With `repeats` 0 it has no
-    cells.
-    """
-    host = hosts.detect(wanted.host)
-    names = {
-        "model": wanted.target,
-        "draft_model": wanted.name if trained.folder.parent == checkpoints.SHIPPED else str(trained.folder),
-    }
-    about = {
-        "host": wanted.host,
-        "ks": wanted.ks,
-        "concurrencies": wanted.concurrencies,
-        "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies],
-        "repeats": max(1, wanted.repeats),
-        "seed": wanted.seed,
-    }
-    poor = (
-        f"{embedded.NAME}-first-{wanted.truncated}-layers"
-        if wanted.truncated and wanted.target == embedded.NAME
-        else None
-    )
-    made = plan(Speculation(**names, **about, **OF_DRAFT), host, say=say, poor=poor)
-    return replace(
-        made,
-        section=4,
-        repeats=wanted.repeats,
-        parameters=made.parameters | {"draft_model": wanted.name, "repeats": wanted.repeats},
     )
 
 

@@ -1,0 +1,63 @@
+"""Section 4's second half: the target served without and with what was trained for it.
+
+>>> plan.of_draft(wanted, trained)                                                       # doctest: +SKIP
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...hardware import hosts
+from ...measure.sweeps import Plan
+from ...models import checkpoints, embedded
+from .. import speculation_plan
+from ..speculation_plan import Speculation
+from . import drafts, eagle, recipe
+from .recipe import Distillation
+
+OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
+
+
+def head(header: Distillation, *, say: Callable[[str], None] = print) -> drafts.Trained | None:
+    """The EAGLE-3 head that the header's methods ask for, trained with this host's budget; None where they do not."""
+    if "eagle3" not in header.methods:
+        return None
+    return eagle.train(recipe.resolved(header, shipped=False), eagle.Head(), say=say)
+
+
+def of_draft(
+    wanted: Distillation,
+    trained: drafts.Trained,
+    head: drafts.Trained | None = None,
+    *,
+    say: Callable[[str], None] = print,
+) -> Plan:
+    """The target without and with its draft, with its EAGLE-3 head where there is one, and with the embedded target's
+    first layers as a draft that nobody trained, on prompts that the draft never saw. With `repeats` 0 it has no cells.
+    """
+    host = hosts.detect(wanted.host)
+    names = {
+        "model": wanted.target,
+        "draft_model": wanted.name if trained.folder.parent == checkpoints.SHIPPED else str(trained.folder),
+    }
+    loads = {
+        "host": wanted.host,
+        "ks": wanted.ks,
+        "concurrencies": wanted.concurrencies,
+        "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies],
+        "repeats": max(1, wanted.repeats),
+        "seed": wanted.seed,
+    }
+    poor = (
+        f"{embedded.NAME}-first-{wanted.truncated}-layers"
+        if wanted.truncated and wanted.target == embedded.NAME
+        else None
+    )
+    made = speculation_plan.plan(
+        Speculation(**names, **loads, **OF_DRAFT), host, say=say, poor=poor, eagle=head and head.model
+    )
+    return replace(
+        made,
+        section=4,
+        repeats=wanted.repeats,
+        parameters=made.parameters | {"draft_model": wanted.name, "repeats": wanted.repeats},
+    )

@@ -1,0 +1,198 @@
+"""What a server made of a trained draft, beside what training predicted.
+
+>>> served_drafts.served(trained, target, cells)                                         # doctest: +SKIP
+"""
+
+import math
+import re
+
+import pandas
+from pandas.io.formats.style import Styler
+
+from ...analysis import comparisons, tables
+from ...models.checkpoints import Model
+from ...theory import speculation
+from . import draft_sizes
+from .drafts import Trained
+
+
+def side_by_side(trained: Trained, target: Model) -> pandas.DataFrame:
+    """The trained draft and, where training looked at it, the target's own first layers: bytes, cost, acceptance on the
+    same held-out answers.
+
+    One row a draft; `by position` is of the largest k, `best k` and `predicted speed-up` are for one request at
+    temperature 0, a pass costing the bytes that it reads."""
+
+    def layers(count):
+        return f"{count} layer{'s' if count > 1 else ''}"
+
+    looks = [
+        (
+            f"trained ({layers(trained.model.config['num_hidden_layers'])}, width "
+            f"{trained.model.config['hidden_size']})",
+            trained.model.config,
+            trained.last,
+        )
+    ]
+    if cut := trained.truncated:
+        looks.append(
+            (f"the target's first {layers(cut['layers'])}", target.config | {"num_hidden_layers": cut["layers"]}, cut)
+        )
+    rows = []
+    for name, config, look in looks:
+        cost = draft_sizes.cost_ratio(config, target.config)
+        speeds = {int(k): found["tokens_a_round"] / (1 + int(k) * cost) for k, found in look["rounds"].items()}
+        best = max(speeds, key=speeds.get)
+        row = {
+            "draft": name,
+            "MiB a pass": draft_sizes.size(config).bytes_a_pass / 2**20,
+            "cost ratio": cost,
+            "acceptance, temperature 1": look["acceptance"],
+            "agreement, temperature 0": look["agreement"],
+        }
+        most = look["rounds"][str(max(speeds))]["by_position"]
+        rows.append(
+            row
+            | {
+                "by position": ", ".join(f"{value:.2f}" for value in most),
+                "breaks even, k = 1": speculation.break_even(1, cost),
+                "best k": best,
+                "predicted speed-up": speeds[best],
+            }
+        )
+    return pandas.DataFrame(rows)
+
+
+def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.DataFrame:
+    """What a server made of the trained draft and of the target's first layers, beside what was predicted: one row an
+    arm, at the lowest concurrency.
+
+    `rate` is the acceptance rate by the server's counters, `predicted_rate` that along held-out answers. `cost` is a
+    draft pass in passes of the target by bytes, `measured_cost` what a step takes beyond a plain one for each proposal
+    counted: drafting, checking, and all that an engine does around them. `speedup` is the baseline's median TPOT over
+    the arm's with its interval `low`, `high` (`comparisons.compare`), `predicted` the formula's with `cost`."""
+    columns = [
+        "arm",
+        "k",
+        "predicted_rate",
+        "rate",
+        "cost",
+        "measured_cost",
+        "predicted",
+        "speedup",
+        "low",
+        "high",
+        "differs",
+    ]
+    if frame.empty:
+        return pandas.DataFrame(columns=columns)
+    lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
+    rates = comparisons.summary(lowest, "acceptance_rate").set_index("arm")["mean"]
+    rounds = comparisons.rounds(lowest, "baseline").set_index("arm")
+    rows = []
+    for found in comparisons.compare(lowest, "median_tpot_ms", "baseline").itertuples():
+        match = re.fullmatch(r"draft-k(\d+)(-truncated)?", found.arm)
+        look = (trained.truncated if match[2] else trained.last) if match else None
+        if look is None or found.arm not in rounds.index:
+            continue
+        k = int(match[1])
+        cost = draft_sizes.cost_ratio(
+            target.config | {"num_hidden_layers": look["layers"]} if match[2] else trained.model.config, target.config
+        )
+        told, took = look["rounds"].get(str(k)), rounds.loc[found.arm]
+        row = {
+            "arm": found.arm,
+            "k": k,
+            "predicted_rate": told["acceptance_rate"] if told else math.nan,
+            "rate": rates[found.arm],
+            "cost": cost,
+            "measured_cost": took["per_proposal_ms"] / took["plain_ms"],
+        }
+        rows.append(
+            row
+            | {
+                "predicted": told["tokens_a_round"] / (1 + k * cost) if told else math.nan,
+                "speedup": 1 / found.ratio,
+                "low": 1 / found.high,
+                "high": 1 / found.low,
+                "differs": found.differs,
+            }
+        )
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def served_table(table: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
+    """What `served` found of `frame`, as it is shown: an interval that holds 1 claims nothing."""
+    columns = {
+        "rate, predicted": "predicted_rate",
+        "counted": "rate",
+        "cost, by bytes": "cost",
+        "measured": "measured_cost",
+        "speed-up, predicted": "predicted",
+    }
+    shown = table[["arm"]].assign(
+        **{name: table[column] for name, column in columns.items()},
+        **{"of TPOT, measured": [_interval(row) for row in table.itertuples()]},
+    )
+    formats = dict.fromkeys(list(columns)[:-1], "{:.3f}") | {"speed-up, predicted": "{:.2f}×"}
+    return tables.style(
+        shown,
+        f"One request at a time: what was predicted, and what a server made of it ({tables.labels(frame)})",
+        formats,
+    )
+
+
+def _interval(row) -> str:
+    return f"{row.speedup:.2f}×" + ("" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})")
+
+
+def finding(found: pandas.DataFrame, frame: pandas.DataFrame) -> str:
+    """What `served` found, in sentences; a speed-up that the noise can explain is no speed-up."""
+    if found.empty:
+        return "The target was not served with its draft here."
+    words = []
+    for untrained, rows in found.groupby(found["arm"].str.endswith("truncated")):
+        best = rows.loc[rows["speedup"].idxmax()]
+        whose = (
+            "the target's first layers, as a draft, have"
+            if untrained
+            else f"the trained draft, at its best k of {best['k']}, has"
+        )
+        words.append(
+            f"{whose} {best['rate']:.0%} of the proposals kept, and tokens come "
+            f"{comparisons.words(best['speedup'], best['low'], best['high'], best['differs'], 'as fast')}"
+        )
+    return f"One request at a time ({tables.labels(frame)}), against no speculation: {'; '.join(words)}."
+
+
+def marks(both: pandas.DataFrame, found: pandas.DataFrame) -> pandas.DataFrame:
+    """Both drafts for `plots.surface`: as `side_by_side` predicts them, circles at temperature 0 (filled) and squares
+    at 1, and as `served` found them, diamonds at the cost that was measured and the `alpha` that comes to the
+    acceptance rate that was counted.
+    """
+    rows = []
+    for draft in both.to_dict("records"):
+        rows += [
+            {
+                "label": draft["draft"],
+                "alpha": draft[f"{kind}, temperature {warm}"],
+                "cost": draft["cost ratio"],
+                "marker": marker,
+                "filled": not warm,
+                "k": math.nan,
+            }
+            for kind, warm, marker in (("agreement", 0, "o"), ("acceptance", 1, "s"))
+        ]
+    for row in found.itertuples():
+        name = both["draft"].iloc[-1 if row.arm.endswith("truncated") else 0]
+        rows.append(
+            {
+                "label": name,
+                "alpha": speculation.alpha_of(row.rate, row.k),
+                "cost": row.measured_cost,
+                "marker": "D",
+                "filled": True,
+                "k": row.k,
+            }
+        )
+    return pandas.DataFrame(rows)
