@@ -20,7 +20,7 @@ from rich.table import Table
 from serving_study import engines, environments, paths
 from serving_study.chapters import sections
 from serving_study.hardware import hosts
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.servers import preflight
 
 ARMS = ["baseline", "ngram-k3"]
@@ -30,7 +30,7 @@ METRICS = ["output_throughput", "median_tpot_ms", "median_ttft_ms"]
 def ours(plan, folder: Path) -> tuple[float, pandas.DataFrame]:
     paths.RESULTS = folder
     began = time.monotonic()
-    frame = sweeps.run(plan).frame()
+    frame = sweep.run(plan).frame()
     return time.monotonic() - began, frame[["arm", "concurrency", *METRICS, "certificate"]]
 
 

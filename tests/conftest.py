@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from serving_study import paths
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.servers import preflight
 
 
@@ -138,7 +138,7 @@ def study(tmp_path, results, cache, monkeypatch):
 def measured(tmp_path_factory) -> Path:
     """A results folder in which the arm `first` is measured, three cells of it, once for all tests of a module."""
     with pytest.MonkeyPatch.context() as patch, fakes(tmp_path_factory.mktemp("measured"), patch) as study:
-        sweeps.run(study.plan([study.arm("first")], repeats=3))
+        sweep.run(study.plan([study.arm("first")], repeats=3))
         return paths.RESULTS
 
 

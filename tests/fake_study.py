@@ -19,7 +19,8 @@ from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment
 from serving_study.hardware.hosts import Host
 from serving_study.loads import Load, datasets, prompts
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
+from serving_study.measure.plan import Plan
 from serving_study.models.checkpoints import Model
 from serving_study.results import certificates
 from serving_study.servers import fleet
@@ -140,10 +141,10 @@ def arm(
 
 def plan(
     arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0
-) -> sweeps.Plan:
+) -> Plan:
     dataset = datasets.load(datasets.OWN, "own")
     made = tuple(Load(concurrency, prompts, dataset, output_tokens, 0.0) for concurrency in concurrencies)
-    return sweeps.Plan(
+    return Plan(
         3,
         HOST,
         Environment("fake", Path(sys.executable), "3.11", {"vllm": "0.32.0"}),
@@ -223,7 +224,7 @@ def main() -> None:
     wanted = json.loads(Path(sys.argv[1]).read_text())
     register(setattr, lambda mapping, key, value: mapping.__setitem__(key, value))
     arms = [arm(Path(wanted["models"]), **about) for about in wanted["arms"]]
-    sweeps.run(plan(arms, **wanted["plan"]))
+    sweep.run(plan(arms, **wanted["plan"]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from serving_study.analysis import tables, verdicts
 from serving_study.analysis.verdicts import DIFFERS, NOT_COMPARABLE, REPRODUCES, Study
 from serving_study.chapters.speculation import crossover
 from serving_study.errors import ParameterError
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.results import store
 
 FACTS = {
@@ -207,7 +207,7 @@ def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study)
             )
         )
 
-    monkeypatch.setattr(sweeps, "run", run)
+    monkeypatch.setattr(sweep, "run", run)
     frame = crossover.narrow(plan, Found(pandas.DataFrame(rows)), cells=2)
     # Eight prompts at 1 and at 16: eight rounds and half a one; in between, whole rounds.
     assert asked == [(["baseline"], [(3, 21), (6, 36)], 2), (["arm"], [(3, 21), (6, 36)], 2)]

@@ -18,7 +18,8 @@ from serving_study.engines import vllm
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
 from serving_study.hardware.hosts import GIB, Gpu, Host
-from serving_study.measure import starts, sweeps
+from serving_study.measure import starts
+from serving_study.measure.records import Results
 from serving_study.models import checkpoints, pages, shapes
 from serving_study.results import store
 from serving_study.servers import metrics, preflight
@@ -334,7 +335,7 @@ def shown(planned, results):
                 run.start_folder(start["arm"]) / "start.json", start | {"key": plan.arm_key(arms(plan)[start["arm"]])}
             )
     files.write(run.folder / "run.json", {})
-    return hybrid_sizes.table(sweeps.Results(plan, known))
+    return hybrid_sizes.table(Results(plan, known))
 
 
 def test_every_published_start_is_met_to_the_token(shown):
@@ -382,5 +383,5 @@ def test_a_family_without_arithmetic_has_a_row_and_no_prediction(shown, planned,
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "unheard_of"}))
     monkeypatch.setattr(hybrid, "_model", lambda *_: made)
     plan = planned(settings=[{"model": "other"}])
-    [row] = hybrid_sizes.table(sweeps.Results(plan, store.Store(plan.host.name, "7-hybrid"))).to_dict("records")
+    [row] = hybrid_sizes.table(Results(plan, store.Store(plan.host.name, "7-hybrid"))).to_dict("records")
     assert row["outcome"] == "not started" and pandas.isna(row["predicted_tokens"]) and hybrid_sizes.curves(plan) == {}

@@ -18,7 +18,7 @@ from fake_study import cells, starts
 from serving_study import engines, files, paths
 from serving_study.engines import vllm
 from serving_study.environments import Environment
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.results import store
 from serving_study.servers import fleet
 
@@ -78,7 +78,7 @@ def test_a_sweep_below_a_folder_with_a_space(spaced, interpreter, monkeypatch):
         spaced.arm("pair", sidecar={"chunk_size": 128}),
         spaced.arm("tier").variant(scratch=True),
     ]
-    results = sweeps.run(replace(spaced.plan(arms), environment=interpreter))
+    results = sweep.run(replace(spaced.plan(arms), environment=interpreter))
     assert {arm: record["outcome"] for arm, record in starts(results).items()} == dict.fromkeys(
         ("good", "two", "pair", "tier"), "ok"
     )

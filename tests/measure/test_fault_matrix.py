@@ -30,7 +30,8 @@ from fake_study import cells, failed, foreign, starts, wait_for
 from serving_study import loads, paths
 from serving_study.analysis import comparisons
 from serving_study.errors import StoreError
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
+from serving_study.measure.plan import Cell, Plan
 from serving_study.servers import client, fleet, preflight
 
 with open(paths.DATA / "faults.csv", newline="") as _file:
@@ -50,11 +51,11 @@ class Scene:
         monkeypatch.setenv("SWITCH", str(self.switch))
         self.planted, self.stored = ExitStack(), {}
 
-    def cells(self, arm: str) -> list[sweeps.Cell]:
+    def cells(self, arm: str) -> list[Cell]:
         """The arm's cells, in the order in which they are measured."""
         return self.plan.cells(next(one for one in self.plan.arms if one.name == arm))
 
-    def hit(self, arm: str) -> sweeps.Cell:
+    def hit(self, arm: str) -> Cell:
         """The cell that the arm's fault is planted in."""
         return self.cells(arm)[1]
 
@@ -72,7 +73,7 @@ class Scene:
         temporary.write_text(json.dumps(change(json.loads(self.switch.read_text()) if self.switch.exists() else [])))
         os.replace(temporary, self.switch)
 
-    def only(self, *arms: str) -> sweeps.Plan:
+    def only(self, *arms: str) -> Plan:
         return self.study.plan([arm for arm in self.plan.arms if arm.name in arms], repeats=REPEATS)
 
     def remember(self) -> None:
@@ -268,7 +269,7 @@ def here(scene) -> Exception | None:
     with scene.monkeypatch.context() as patch:
         patch.setattr(loads.Generator, "run", run)
         try:
-            sweeps.run(scene.plan)
+            sweep.run(scene.plan)
         except Exception as error:
             return error
         finally:
@@ -307,7 +308,7 @@ def two_harnesses(scene) -> Exception:
     before = len(scene.study.events("server", "worker"))
     with another_harness(scene) as process:
         with pytest.raises(StoreError) as caught:
-            sweeps.run(scene.plan)
+            sweep.run(scene.plan)
         assert f"pid {process.pid}" in str(caught.value)
     assert process.returncode == 0 and len(scene.study.events("server", "worker")) == before + 3
     return caught.value
@@ -471,7 +472,7 @@ def test_after_a_fault(study, measured, monkeypatch, names):
     scene = Scene(study, monkeypatch, faults)
     with small_disk() if any(fault.disk for fault in faults.values()) else nullcontext():
         shutil.copytree(measured, paths.RESULTS, dirs_exist_ok=True)
-        results = sweeps.run(scene.only("first"))
+        results = sweep.run(scene.only("first"))
         assert (
             results.run is None and set(results.frame()["certificate"]) == {"pass"} and len(results.frame()) == REPEATS
         )
@@ -498,13 +499,13 @@ def test_after_a_fault(study, measured, monkeypatch, names):
         scene.remember()
         wanted = len(scene.arms) * REPEATS
         before, missing = scene.loads(), wanted - sum(cell["server"]["alive"] for cell in cells(results).values())
-        again = sweeps.run(scene.plan)
+        again = sweep.run(scene.plan)
         assert scene.loads() == before + missing
         if withheld := set(again.frame().loc[again.frame()["certificate"] != "pass", "arm"]):
             checked = {arm for arm, fault in faults.items() if isinstance(fault.caught, Check)}
             assert checked and withheld <= checked | {"last"}
-            sweeps.run(scene.only(*withheld), fresh=True)
-        again = sweeps.run(scene.plan)
+            sweep.run(scene.only(*withheld), fresh=True)
+        again = sweep.run(scene.plan)
         assert again.run is None and len(again.frame()) == wanted and set(again.frame()["certificate"]) == {"pass"}
         assert all(file.read_bytes() == content for file, content in scene.stored.items())
         study.assert_nothing_left()

@@ -15,7 +15,7 @@ from fake_study import cells, failed, starts, wait_for
 from serving_study import files, loads
 from serving_study.errors import DatasetError, EngineEnvironmentError, HostError, ModelError, ServerError, StoreError
 from serving_study.measure import starts as serving_starts
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.results import sources, store
 from serving_study.servers import fleet, preflight
 
@@ -24,7 +24,7 @@ OUT_OF_MEMORY = "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of
 
 def with_a_good_arm(study, **about):
     """A sweep of one faulty arm and then a good one, which must come out whole."""
-    results = sweeps.run(study.plan([study.arm("faulty", **about), study.arm("good")]))
+    results = sweep.run(study.plan([study.arm("faulty", **about), study.arm("good")]))
     good = cells(results)["good", 2, 0]
     assert starts(results)["good"]["outcome"] == "ok"
     assert good["certificate"]["verdict"] == "pass", good["certificate"]
@@ -33,7 +33,7 @@ def with_a_good_arm(study, **about):
 
 
 def test_good_arms_pass_with_every_check_made(study):
-    results = sweeps.run(
+    results = sweep.run(
         study.plan([study.arm("baseline"), study.arm("draft-k3", k=3)], concurrencies=(1, 4), repeats=2)
     )
     frame = results.frame()
@@ -69,7 +69,7 @@ def test_good_arms_pass_with_every_check_made(study):
 
 
 def test_each_cell_draws_its_own_prompts_and_all_arms_the_same(study):
-    sweeps.run(study.plan([study.arm("a"), study.arm("b", variant="b")], repeats=2))
+    sweep.run(study.plan([study.arm("a"), study.arm("b", variant="b")], repeats=2))
     seeds = [event["seed"] for event in study.events("load") if event["prompts"] == 8]
     assert len(set(seeds[:2])) == 2 and sorted(seeds[:2]) == sorted(seeds[2:])
     assert {event["seed"] for event in study.events("load") if event["prompts"] != 8}.isdisjoint(seeds)
@@ -104,7 +104,7 @@ def test_a_server_that_is_dead_after_a_load_is_started_once_more_and_then_given_
 
 
 def test_a_server_that_recovers_gives_the_cell_again(study):
-    results = sweeps.run(study.plan([study.arm("once", fault="dead-after", lives=1)], repeats=2))
+    results = sweep.run(study.plan([study.arm("once", fault="dead-after", lives=1)], repeats=2))
     assert starts(results)["once"]["outcome"] == "ok" and len(starts(results)["once"]["lost_cells"]) == 1
     assert [cell["certificate"]["verdict"] for cell in cells(results).values()] == ["pass", "pass"]
 
@@ -123,7 +123,7 @@ def test_a_server_that_dies_under_load_is_started_once_more_and_then_given_up(st
 def test_after_a_death_the_cells_belong_to_their_own_loads(study):
     """The load that the death interrupted still answers later; its answer may not pass for the next load's."""
     arm = study.arm("once", fault="dies-after", after=5, lives=1)
-    results = sweeps.run(study.plan([arm, study.arm("good")], concurrencies=(2, 4), repeats=2))
+    results = sweep.run(study.plan([arm, study.arm("good")], concurrencies=(2, 4), repeats=2))
     record = starts(results)["once"]
     assert record["outcome"] == "ok" and len(record["lost_cells"]) == 1
     measured = cells(results)
@@ -152,7 +152,7 @@ def test_a_server_that_hangs_under_load_is_given_up_and_the_next_arm_measured(st
 def test_a_load_generator_that_ends_costs_its_cell_and_no_other_arm(study, monkeypatch):
     monkeypatch.setenv("CRASH", "4")
     with_four = study.plan([study.arm("first"), study.arm("second", variant="b")], concurrencies=(4,))
-    results = sweeps.run(with_four)
+    results = sweep.run(with_four)
     assert [record["outcome"] for record in starts(results).values()] == ["failed", "failed"]
     assert all(
         "the load generator ended: exit code 139" in record["reason"] and "Segmentation fault" in record["reason"]
@@ -160,7 +160,7 @@ def test_a_load_generator_that_ends_costs_its_cell_and_no_other_arm(study, monke
     )
     study.assert_nothing_left()
     monkeypatch.delenv("CRASH")
-    assert set(sweeps.run(with_four).frame()["certificate"]) == {"pass"}
+    assert set(sweep.run(with_four).frame()["certificate"]) == {"pass"}
 
 
 FIGURES = {"weights_gib": 0.25, "kv_cache_tokens": 12288, "max_concurrency": 6.0}
@@ -197,7 +197,7 @@ def test_before_a_server_is_started_once_more_its_memory_is_back(study, monkeypa
     happened, serve = [], fleet.serve
     monkeypatch.setattr(preflight, "wait_for_gpu_memory", lambda *_: happened.append("memory"))
     monkeypatch.setattr(fleet, "serve", lambda *some, **named: happened.append("serve") or serve(*some, **named))
-    results = sweeps.run(study.plan([study.arm("once", fault="dies-after", after=5, lives=1)], repeats=2))
+    results = sweep.run(study.plan([study.arm("once", fault="dies-after", after=5, lives=1)], repeats=2))
     assert happened == ["serve", "memory", "serve", "memory"] and starts(results)["once"]["outcome"] == "ok"
 
 
@@ -216,13 +216,13 @@ def late_memory(monkeypatch):
 
 
 def test_memory_that_comes_back_late_is_added_to_a_good_start(study, late_memory):
-    results = sweeps.run(study.plan([study.arm("late"), study.arm("good")]))
+    results = sweep.run(study.plan([study.arm("late"), study.arm("good")]))
     record = starts(results)["late"]
     assert (record["outcome"], record["reason"], record["exit_code"]) == ("ok", None, None)
     assert record["figures"].items() >= FIGURES.items()
     assert record["later"]["reason"].startswith("GPU memory did not come back after a server ended: free [2.0] GiB")
     assert "later" not in starts(results)["good"] and set(results.frame()["certificate"]) == {"pass"}
-    assert sweeps.run(study.plan([study.arm("late"), study.arm("good")])).run is None
+    assert sweep.run(study.plan([study.arm("late"), study.arm("good")])).run is None
 
 
 def test_a_plan_that_only_starts_servers_keeps_a_good_start_too(study, late_memory):
@@ -260,8 +260,8 @@ def test_an_error_of_one_arm_ends_that_arm_alone(study, monkeypatch, name, place
         monkeypatch.setattr(fleet, "launch", raised(fleet.launch, meant))
     else:
         meant = lambda plan, run, cell, *_: cell.arm.name == "faulty" and cell.repeat == 1  # noqa: E731
-        monkeypatch.setattr(sweeps, "_measure_cell", raised(sweeps._measure_cell, meant))
-    results = sweeps.run(study.plan([study.arm("faulty"), study.arm("good")], repeats=2))
+        monkeypatch.setattr(sweep, "measure_cell", raised(sweep.measure_cell, meant))
+    results = sweep.run(study.plan([study.arm("faulty"), study.arm("good")], repeats=2))
     record = starts(results)["faulty"]
     assert (record["outcome"], record["reason"]) == ("failed", str(error)) and record["lost_cells"] == []
     assert bool(record["figures"]) == (place == "before a load")
@@ -275,23 +275,23 @@ def test_results_that_cannot_be_written_end_the_sweep(study, monkeypatch):
     def measure(*_):
         raise StoreError("a result could not be written; those already stored are intact", value="x")
 
-    monkeypatch.setattr(sweeps, "_measure_cell", measure)
+    monkeypatch.setattr(sweep, "measure_cell", measure)
     with pytest.raises(StoreError, match="a result could not be written"):
-        sweeps.run(study.plan([study.arm("first"), study.arm("second")]))
+        sweep.run(study.plan([study.arm("first"), study.arm("second")]))
     study.assert_nothing_left()
 
 
 def test_without_git_a_run_says_what_ran_by_its_digest(study, monkeypatch):
     plan = study.plan([study.arm("good")])
     monkeypatch.setenv("PATH", str(study.folder / "empty"))
-    results = sweeps.run(plan)
+    results = sweep.run(plan)
     provenance = files.read(results.run.folder / "run.json")["provenance"]
     assert provenance["git"] is None and provenance["source_sha256"] == sources.digest(3)
     assert set(results.frame()["certificate"]) == {"pass"}
     # What ran does not decide a key: the cells stand when only the source is another one.
     monkeypatch.setattr(sources, "digest", lambda section: "another")
     assert [cell.key for cell in plan.cells(plan.arms[0])] == [cell["key"] for cell in cells(results).values()]
-    assert sweeps.run(plan).run is None
+    assert sweep.run(plan).run is None
 
 
 def test_a_kernels_colours_do_not_reach_a_server(study, monkeypatch):
@@ -318,18 +318,18 @@ def test_what_ignores_sigterm_is_killed_with_all_that_it_started(study, fault):
 
 def test_an_unsupported_arm_is_recorded_and_never_started(study):
     plan = study.plan([study.arm("tp2").variant(unsupported="2 GPUs wanted, 0 here"), study.arm("good")])
-    results = sweeps.run(plan)
+    results = sweep.run(plan)
     assert (starts(results)["tp2"]["outcome"], starts(results)["tp2"]["reason"]) == (
         "unsupported",
         "2 GPUs wanted, 0 here",
     )
     assert len(study.events("server")) == 1 and list(results.frame()["arm"]) == ["good"]
-    assert sweeps.run(plan).run is None  # nothing is left to do, not even to say again that it cannot be done
+    assert sweep.run(plan).run is None  # nothing is left to do, not even to say again that it cannot be done
 
 
 def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, monkeypatch):
     monkeypatch.setattr(preflight, "free_port", lambda: foreign)
-    results = sweeps.run(study.plan([study.arm("faulty", fault="silent")]))
+    results = sweep.run(study.plan([study.arm("faulty", fault="silent")]))
     record = starts(results)["faulty"]
     assert (
         record["outcome"] == "failed"
@@ -341,7 +341,7 @@ def test_another_jobs_server_on_our_port_is_not_taken_for_ours(study, foreign, m
 
 
 def test_a_busy_port_fails_the_arm_before_anything_starts(study, foreign):
-    results = sweeps.run(study.plan([study.arm("faulty")], port=foreign))
+    results = sweep.run(study.plan([study.arm("faulty")], port=foreign))
     assert (
         starts(results)["faulty"]["outcome"] == "failed" and "the port is busy" in starts(results)["faulty"]["reason"]
     )
@@ -354,20 +354,20 @@ def test_a_proxy_of_the_environment_is_not_in_between(study, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    assert set(sweeps.run(study.plan([study.arm("good")])).frame()["certificate"]) == {"pass"}
+    assert set(sweep.run(study.plan([study.arm("good")])).frame()["certificate"]) == {"pass"}
 
 
 def test_the_next_server_starts_beside_and_is_frozen_while_cells_are_measured(study, monkeypatch):
-    real, seen = sweeps._measure_cell, []
+    real, seen = sweep.measure_cell, []
 
     def measure(plan, run, cell, server, generator, timing):
         others = study.alive() - {server.pid} - {event["pid"] for event in study.events("worker")}
         seen.append((cell.arm.name, [psutil.Process(pid).status() for pid in others]))
         return real(plan, run, cell, server, generator, timing)
 
-    monkeypatch.setattr(sweeps, "_measure_cell", measure)
+    monkeypatch.setattr(sweep, "measure_cell", measure)
     arms = [study.arm("first"), study.arm("second"), study.arm("third")]
-    results = sweeps.run(study.plan(arms))
+    results = sweep.run(study.plan(arms))
     assert seen == [("first", [psutil.STATUS_STOPPED]), ("second", []), ("third", [])]
     assert set(results.frame()["certificate"]) == {"pass"} and len(study.events("server")) == 3
     study.assert_nothing_left()
@@ -378,7 +378,7 @@ def test_the_next_server_starts_beside_and_is_frozen_while_cells_are_measured(st
 
 
 def test_a_server_started_ahead_that_dies_is_recorded_in_its_own_turn(study):
-    results = sweeps.run(study.plan([study.arm("good"), study.arm("faulty", fault="dies-at-start"), study.arm("last")]))
+    results = sweep.run(study.plan([study.arm("good"), study.arm("faulty", fault="dies-at-start"), study.arm("last")]))
     records = starts(results)
     assert [records[name]["outcome"] for name in ("good", "faulty", "last")] == ["ok", "failed", "ok"]
     assert records["faulty"]["exit_code"] and records["faulty"]["reason"] and records["faulty"]["failure_s"] < 30
@@ -406,14 +406,14 @@ def test_a_killed_harness_leaves_nothing_behind_and_loses_only_the_cell_in_fligh
     before = len(study.events("load"))
     plan = study.plan([study.arm(**about) for about in ARMS], repeats=4)
     assert sum(map(len, plan.pending(known).values())) == 8 - len(stored)
-    again = sweeps.run(plan)
+    again = sweep.run(plan)
     measured = [event for event in study.events("load")[before:] if event["prompts"] == 8]
     assert len(measured) == 8 - len(stored)
     assert {file: file.stat().st_mtime_ns for file in stored} == {file: about[0] for file, about in stored.items()}
     assert len(again.frame()) == 8 and set(again.frame()["certificate"]) == {"pass"}
     assert len(set(again.frame()["run"])) == 2
     before = len(study.events("server"))
-    assert sweeps.run(plan).run is None and len(study.events("server")) == before
+    assert sweep.run(plan).run is None and len(study.events("server")) == before
 
 
 def test_a_terminated_harness_leaves_nothing_behind(study, results):
@@ -445,13 +445,13 @@ def test_two_runs_at_once_on_one_folder_are_refused(study, results):
     try:
         wait_for(lambda: study.events("server"))
         with pytest.raises(StoreError, match=rf"another run is writing here: .*section-3 \(pid {process.pid}\)"):
-            sweeps.run(study.plan([study.arm("other")]))
+            sweep.run(study.plan([study.arm("other")]))
         assert len(study.events("worker")) <= 1 and "other" not in {event["arm"] for event in study.events("server")}
     finally:
         process.kill()
         process.wait()
     study.assert_nothing_left()
-    assert set(sweeps.run(study.plan([study.arm("other")])).frame()["certificate"]) == {"pass"}
+    assert set(sweep.run(study.plan([study.arm("other")])).frame()["certificate"]) == {"pass"}
 
 
 def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, results, monkeypatch):
@@ -468,7 +468,7 @@ def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, resu
     with monkeypatch.context() as full:
         full.setattr(os, "replace", replace)
         with pytest.raises(StoreError, match="those already stored are intact") as caught:
-            sweeps.run(plan)
+            sweep.run(plan)
     assert caught.value.next.startswith("df -h ")
     study.assert_nothing_left()
     known = store.Store(fake_study.HOST.name, 3)
@@ -476,7 +476,7 @@ def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, resu
     assert {files.read(file)["certificate"]["verdict"] for file in known.cell_files()} == {"pass"} and not list(
         known.folder.rglob("*.tmp")
     )
-    done = sweeps.run(plan)
+    done = sweep.run(plan)
     assert (
         len(done.frame()) == 8 and sum(path == file for path in map(str, done.frame()["file"]) for file in stored) == 2
     )
@@ -484,7 +484,7 @@ def test_after_a_full_disk_the_cells_are_intact_and_the_rest_follows(study, resu
 
 def test_fresh_measures_again_and_the_newest_counts(study):
     plan = study.plan([study.arm("a")])
-    first = sweeps.run(plan)
-    second = sweeps.run(plan, fresh=True)
+    first = sweep.run(plan)
+    second = sweep.run(plan, fresh=True)
     assert second.run.name != first.run.name and list(second.frame()["run"]) == [second.run.name]
     assert len(second.store.cell_files()) == 2

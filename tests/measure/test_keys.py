@@ -10,7 +10,7 @@ from serving_study import files
 from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment, variables
 from serving_study.hardware.hosts import Host
-from serving_study.measure.sweeps import Plan
+from serving_study.measure.plan import Plan
 from serving_study.models.checkpoints import Model
 from serving_study.results import store
 from serving_study.servers.arm import Arm

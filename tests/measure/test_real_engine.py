@@ -9,7 +9,7 @@ from serving_study import environments, files, loads
 from serving_study.chapters.kv_cache import prefixes
 from serving_study.errors import LoadError
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.models import checkpoints
 from serving_study.results import store
 from serving_study.servers import fleet
@@ -41,7 +41,7 @@ def test_the_real_load_generator_in_one_process(environment, target, study, resu
     }
     arms = [study.arm(name, **about).variant(model=target) for name, about in faults.items()]
     plan = replace(study.plan(arms, prompts=6, output_tokens=10, repeats=2), environment=environment)
-    done = sweeps.run(plan)
+    done = sweep.run(plan)
     assert len(study.events("server")) == 6
     cells = {(cell["arm"], cell["repeat"]): cell for cell in map(files.read, done.store.cell_files())}
     assert len(cells) == 10
@@ -112,7 +112,7 @@ def test_the_real_load_generator_with_made_prompts(environment, target, study, m
         loads=made,
         only={"prefix-cache": tuple(load.name for load in made[:2]), "tier": (made[2].name,)},
     )
-    done = sweeps.run(plan)
+    done = sweep.run(plan)
     cells = {cell["load"]: cell for cell in map(files.read, done.store.cell_files())}
     assert len(cells) == 3
     for cell in cells.values():

@@ -14,7 +14,7 @@ from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.engines import base
 from serving_study.loads import Load
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 from serving_study.measure.mechanisms import tiers
 
 SEQUENCE = Load(1, 5, SharedPrefix(101, 20, sequence=True), 1, 0.0)
@@ -31,7 +31,7 @@ def arm(study, name, technique="prefix", **options):
 
 
 def measure(study, arms, loads, **about):
-    return sweeps.run(replace(study.plan(arms, **about), loads=tuple(loads)))
+    return sweep.run(replace(study.plan(arms, **about), loads=tuple(loads)))
 
 
 def mechanism(cell):
@@ -201,9 +201,9 @@ def test_an_arm_s_loads_are_its_own(study):
         loads=(SEQUENCE, *SETS[:1]),
         only={"device-only": (SETS[0].name,), "prefix-cache": (SEQUENCE.name,)},
     )
-    results = sweeps.run(plan)
+    results = sweep.run(plan)
     assert set(by_load(results)) == {("prefix-cache", SEQUENCE.name), ("device-only", SETS[0].name)}
-    assert sweeps.run(plan).run is None  # all of it is found again
+    assert sweep.run(plan).run is None  # all of it is found again
 
 
 def test_every_table_and_figure_of_what_was_measured(study):
@@ -220,7 +220,7 @@ def test_every_table_and_figure_of_what_was_measured(study):
         loads=(SEQUENCE, HALF, SETS[1], SETS[2], OTHER_LENGTH),
         only={one.name: below if one.name in ("device-only", "tier") else shared for one in arms},
     )
-    results = sweeps.run(plan)
+    results = sweep.run(plan)
     frame = results.frame()
     gains = prefixes.gains(frame).iloc[0]
     assert (gains["gain"], gains["ttft_gain"], gains["floor"]) == pytest.approx((1, 1, 0)) and gains[

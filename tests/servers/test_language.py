@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving_study.measure import sweeps
+from serving_study.measure import records
 from serving_study.results import certificates
 from serving_study.servers import language
 
@@ -120,7 +120,7 @@ def test_word_salad_does_not_make_garbage_of_whole_answers_beside_it():
 
 
 def test_the_certificate_of_a_load_uses_the_same_judge():
-    """Its `text` check reads what `sweeps` kept of each answer."""
+    """Its `text` check reads what `records` kept of each answer."""
 
     def share(answers):
         lists = {
@@ -134,7 +134,7 @@ def test_the_certificate_of_a_load_uses_the_same_judge():
                 ("errors", ""),
             )
         }
-        _, requests = sweeps._split({"generated_texts": list(answers), **lists})
+        _, requests = records.split({"generated_texts": list(answers), **lists})
         cell = {"labels": {"weights": "real"}, "asked": {"output_tokens": 24}}
         return certificates._text(cell, requests)
 

@@ -12,14 +12,14 @@ import pytest
 from fake_study import cells, failed, starts, wait_for
 
 from serving_study import engines, environments, paths
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 
 sys.path.insert(0, str(environments.ENGINE_SIDE))
 import beside  # noqa: E402
 
 
 def test_the_server_beside_is_up_before_the_engine_and_ends_with_it(study):
-    done = sweeps.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}), study.arm("alone")]))
+    done = sweep.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}), study.arm("alone")]))
     first, second = (event for event in study.events("server") if event["arm"] in ("sidecar", "pair"))
     assert (first["arm"], second["arm"]) == ("sidecar", "pair") and first["port"] != second["port"]
     for cell in cells(done).values():
@@ -58,7 +58,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=[row[0] for row in FAULTS])
 def test_a_server_beside_that_does_not_start_as_asked_fails_the_arm_and_not_the_sweep(study, fault, reason):
-    done = sweeps.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128, "fault": fault}), study.arm("next")]))
+    done = sweep.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128, "fault": fault}), study.arm("next")]))
     assert starts(done)["pair"]["outcome"] == "failed" and starts(done)["pair"]["reason"] == reason
     assert {arm for arm, *_ in cells(done)} == {"next"}
     assert fault == "other-settings" or not [
@@ -76,7 +76,7 @@ def test_when_the_server_beside_dies_the_arm_has_failed(study, tmp_path, monkeyp
 
     thread = threading.Thread(target=switch)
     thread.start()
-    done = sweeps.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}, token_s=0.05), study.arm("next")]))
+    done = sweep.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}, token_s=0.05), study.arm("next")]))
     thread.join()
     record = starts(done)["pair"]
     assert (
@@ -89,7 +89,7 @@ def test_when_the_server_beside_dies_the_arm_has_failed(study, tmp_path, monkeyp
 
 
 def test_when_the_engine_dies_its_own_cause_is_the_arm_s(study):
-    done = sweeps.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}, fault="oom")]))
+    done = sweep.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128}, fault="oom")]))
     assert starts(done)["pair"]["reason"] == "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
     study.assert_nothing_left()
 
@@ -114,7 +114,7 @@ def test_a_stranger_on_one_of_its_ports_is_named(study, foreign, monkeypatch):
         "sidecar",
         lambda self, log: {**vllm_said, "http_port": foreign} if (vllm_said := real(log)) else None,
     )
-    done = sweeps.run(study.plan([arm]))
+    done = sweep.run(study.plan([arm]))
     assert starts(done)["pair"]["reason"].startswith(f"port {foreign} is held by ")
 
 

@@ -4,11 +4,11 @@ from collections import Counter
 
 from fake_study import cells, failed, starts
 
-from serving_study.measure import sweeps
+from serving_study.measure import sweep
 
 
 def test_two_servers_share_a_load_and_count_together(study):
-    done = sweeps.run(study.plan([study.arm("one"), study.arm("two", replicas=2, tensor_parallel_size=1)], prompts=8))
+    done = sweep.run(study.plan([study.arm("one"), study.arm("two", replicas=2, tensor_parallel_size=1)], prompts=8))
     servers = {event["pid"]: event for event in study.events("server") if event["arm"] == "two"}
     assert len(servers) == 2 and len({event["port"] for event in servers.values()}) == 2
     probed = Counter(event["pid"] for event in study.events("probe") if event["pid"] in servers)
@@ -34,7 +34,7 @@ def test_two_servers_share_a_load_and_count_together(study):
 
 
 def test_when_one_of_two_dies_the_arm_has_failed(study):
-    done = sweeps.run(
+    done = sweep.run(
         study.plan([study.arm("two", replicas=2, fault="dies-after", after=2), study.arm("next")], prompts=8)
     )
     record = starts(done)["two"]
@@ -46,6 +46,6 @@ def test_when_one_of_two_dies_the_arm_has_failed(study):
 
 
 def test_one_that_does_not_start_takes_the_other_with_it(study):
-    done = sweeps.run(study.plan([study.arm("two", replicas=2, fault="oom", lives=1)]))
+    done = sweep.run(study.plan([study.arm("two", replicas=2, fault="oom", lives=1)]))
     assert starts(done)["two"]["reason"] == "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
     study.assert_nothing_left()

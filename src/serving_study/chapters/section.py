@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import paths
-from ..measure.sweeps import Plan
+from ..measure.plan import Plan
 from .parameters import Parameters
 
 

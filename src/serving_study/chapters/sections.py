@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ParameterError
 from ..hardware import hosts
-from ..measure.sweeps import Plan
+from ..measure.plan import Plan
 from . import (
     cache_sizes,
     choosing,

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from ..errors import ParameterError
 from ..hardware.hosts import Host
-from ..measure.sweeps import Plan
+from ..measure.plan import Plan
 from ..models import checkpoints
 from ..models.checkpoints import Model
 from ..results import reference

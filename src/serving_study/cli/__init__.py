@@ -22,7 +22,7 @@ from ..errors import ParameterError, StudyError
 if TYPE_CHECKING:
     from ..chapters import sections
     from ..hardware import prices
-    from ..measure import sweeps
+    from ..measure.plan import Plan
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.splitlines()[0]
@@ -77,7 +77,8 @@ def run(
     """Run a section's notebook on this machine, publish it, and build the book."""
     from ..chapters import book as books
     from ..chapters import sections
-    from ..measure import starts, sweeps
+    from ..measure import plan as planned
+    from ..measure import starts
     from ..results import store
 
     if rest:
@@ -98,14 +99,14 @@ def run(
             print(f"section {chosen.number} is not planned cell by cell: its notebook takes {chosen.takes}")
             return
         plan = sections.plan(chosen.number, dry=True, **values)
-        (sweeps if plan.loads else starts).table_of_plan(
+        (planned.table_of_plan if plan.loads else starts.table_of_plan)(
             plan, store.Store(plan.host.name, plan.section), values.get("fresh", False)
         )
         return
     if chosen.measures:
         plan = sections.plan(chosen.number, **values)
         known = store.Store(plan.host.name, plan.section)
-        if (sweeps if plan.loads else starts).table_of_plan(plan, known, values.get("fresh", False)):
+        if (planned.table_of_plan if plan.loads else starts.table_of_plan)(plan, known, values.get("fresh", False)):
             _examine(plan)
     executed = _execute(chosen, given)
     chapter = books.publish(executed, chosen.name)
@@ -450,7 +451,7 @@ def _price(host: str, usd_per_hour: float | None, fetch: bool, region: str) -> "
     return prices.fetch(host, region) if fetch else prices.known(host, region)
 
 
-def _examine(plan: "sweeps.Plan") -> None:
+def _examine(plan: "Plan") -> None:
     """Print what the doctor warns of, and raise HostError for what would fail."""
     from ..doctor import checks as doctors
 

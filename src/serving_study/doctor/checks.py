@@ -24,7 +24,7 @@ from ..environments import Environment, variables
 from ..errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
 from ..hardware import hosts, rates
 from ..hardware.hosts import Host
-from ..measure.sweeps import Plan
+from ..measure.plan import Plan
 from ..models import checkpoints, embedded
 from ..results import store
 from ..servers.arm import Arm

@@ -33,7 +33,7 @@ from ..errors import HostError, StudyError
 from ..hardware import cgroups, hosts
 from ..hardware.hosts import Host
 from ..hardware.links import topology
-from ..measure.sweeps import Plan
+from ..measure.plan import Plan
 from ..results import certificates
 from ..servers import preflight
 from ..servers.arm import Arm

@@ -24,8 +24,10 @@ from ..results.store import Run, Store
 from ..servers import fleet, metrics, preflight
 from ..servers.arm import Arm
 from ..servers.server import UNSAID
-from . import sweeps
-from .sweeps import Plan, Results
+from . import records
+from .plan import Plan
+from .progress import Progress
+from .records import Results
 
 NEEDED = re.compile(r"\((?P<needed>[\d.]+) GiB KV cache is needed")
 GIVEN = re.compile(r"Explicitly set \((?P<given>[\d.]+)/[\d.]+\) GiB for KV cache")
@@ -68,13 +70,13 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
 
 
 def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupported: list[Arm]) -> None:
-    record, began = sweeps.record_of(plan), time.monotonic()
+    record, began = records.record_of(plan), time.monotonic()
     start_s = plan.estimate(known, {}).start_s
     files.write(run.folder / "run.json", record)
-    bar = sweeps.Progress(start_s * len(wanted), len(wanted))
+    bar = Progress(start_s * len(wanted), len(wanted))
     try:
         for arm in unsupported:
-            sweeps.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+            records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
         for arm in wanted:
             bar.show(f"{arm.name}: server starting")
             if reason := _start(plan, run, arm):
@@ -106,18 +108,18 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
         with fleet.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
             figures = server.start
             figures = figures | cache(metrics.scrape(server.url))
-            sweeps.write_start(plan, run, arm, "ok", figures=figures)
+            records.write_start(plan, run, arm, "ok", figures=figures)
         preflight.wait_for_gpu_memory(plan.host, free)
     except StoreError:
         raise
     except StudyError as error:
-        failure, whole = sweeps.failure_of(error, time.monotonic() - began), logs.read(folder / "server.log")
+        failure, whole = records.failure_of(error, time.monotonic() - began), logs.read(folder / "server.log")
         if failure["reason"].endswith(UNSAID):  # its processes went on writing while they ended
             failure["reason"] = engines.get(arm.engine).cause(whole) or failure["reason"]
         if (folder / "start.json").is_file():
-            sweeps.write_start(plan, run, arm, "ok", figures=figures, later=failure)
+            records.write_start(plan, run, arm, "ok", figures=figures, later=failure)
         else:
-            sweeps.write_start(plan, run, arm, "failed", figures=said(whole) | figures, **failure)
+            records.write_start(plan, run, arm, "failed", figures=said(whole) | figures, **failure)
         return failure["reason"]
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...hardware import hosts
-from ...measure.sweeps import Plan
+from ...measure.plan import Plan
 from ...models import checkpoints, embedded
 from .. import speculation_plan
 from ..speculation_plan import Speculation

@@ -19,7 +19,8 @@ from pandas.io.formats.style import Styler
 from ...analysis import tables
 from ...errors import ModelError
 from ...hardware import hosts
-from ...measure.sweeps import Plan, Results
+from ...measure.plan import Plan
+from ...measure.records import Results
 from ...models import pages, shapes
 from ...results import reference
 from ...servers.arm import Arm

@@ -26,7 +26,7 @@ from ...chapters.parameters import (
 from ...errors import ModelError, ParameterError
 from ...hardware import hosts
 from ...hardware.hosts import Host
-from ...measure.sweeps import Plan
+from ...measure.plan import Plan
 from ...models import checkpoints, shapes
 from ...models.checkpoints import Model
 from ...servers import preflight

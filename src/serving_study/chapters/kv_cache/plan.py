@@ -34,7 +34,8 @@ from ...hardware import hosts
 from ...hardware.hosts import Host
 from ...loads import Load
 from ...loads.prompts import Exact, SharedPrefix, WorkingSet
-from ...measure.sweeps import WARMUP_TOKENS, Plan
+from ...measure.cell import WARMUP_TOKENS
+from ...measure.plan import Plan
 from ...models import checkpoints, shapes
 from ...models.checkpoints import Model
 from ...servers.arm import Arm, again

@@ -20,7 +20,7 @@ from ...environments import Environment
 from ...errors import ParameterError
 from ...hardware import hosts
 from ...hardware.hosts import Host
-from ...measure.sweeps import Plan
+from ...measure.plan import Plan
 from ...models import checkpoints
 from ...models.checkpoints import Model
 from ...servers.arm import Arm, again

@@ -7,8 +7,9 @@ import numpy as np
 import pandas
 
 from ...analysis import comparisons
-from ...measure import sweeps
-from ...measure.sweeps import Plan, Results
+from ...measure import sweep
+from ...measure.plan import Plan
+from ...measure.records import Results
 
 
 def narrow(
@@ -46,5 +47,5 @@ def narrow(
     parts = [frame]
     for names, concurrencies in [([baseline], sorted(loads))] + [([arm], found) for arm, found in wanted.items()]:
         more = replace(plan, arms=tuple(by_name[name] for name in names), loads=tuple(loads[c] for c in concurrencies))
-        parts.append(sweeps.run(more).frame())
+        parts.append(sweep.run(more).frame())
     return pandas.concat(parts, ignore_index=True)

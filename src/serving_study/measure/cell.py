@@ -1,0 +1,131 @@
+"""Measuring one cell: a load on a server that is up, counters before and after it, the evidence, the certificate.
+
+>>> measure_cell(plan, run, cell, server, generator)                # doctest: +SKIP
+"""
+
+import time
+
+from .. import engines, files
+from ..engines import base, logs
+from ..errors import LoadError, ServerError
+from ..hardware import hosts
+from ..loads import Generator, Load
+from ..results import certificates
+from ..results.store import Run
+from ..servers import client, fleet, metrics, ranks
+from ..servers.arm import Arm
+from . import records
+from .mechanisms import tiers
+from .plan import Cell, Plan
+from .progress import Progress
+
+WARMUP_TOKENS, WARMUP_SEED = 8, 7
+
+
+def warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, timing: dict) -> None:
+    """One short load at the highest concurrency: the first requests of a path are slow and are never counted. The probe
+    that found the server ready has been the first one alone in flight.
+    """
+    began = time.monotonic()
+    bar.show(f"{arm.name}: warming up")
+    loads = plan.loads_of(arm)
+    most = max(load.concurrency for load in loads)
+    generator.run(
+        Load(most, max(2, min(most, 64)), loads[0].dataset, WARMUP_TOKENS, loads[0].temperature, True, WARMUP_SEED),
+        server,
+        tokenizer=str(arm.model.folder),
+    )
+    timing["warm-up"] += time.monotonic() - began
+
+
+def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator, timing: dict) -> None:
+    began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
+    load = cell.load.dataset.sized(cell.load, server.start)
+    for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
+        client.fill(server, prompt, "a prefix to be found by the load")
+    before, counted = _scrape(server), ranks.count(server.pid, plan.host) if cell.arm.technique == "parallel" else None
+    below = tiers.look(cell.arm, server, before)
+    with hosts.Sampler(plan.host) as sampler:
+        answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
+    after = _scrape(server)
+    parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pid, plan.host))} if counted else {}
+    result, requests = records.split(answer["result"], answer.get("watched"))
+    load_s = result.get("duration") or 0.0
+    samples = engines.get(cell.arm.engine).COUNTERS
+    counters = metrics.difference(before, after, samples)
+    moved = tiers.moved(
+        cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(base.EXTERNAL_HITS)
+    )
+    evidence = {
+        "key": cell.key,
+        "host": plan.host.name,
+        "section": plan.section,
+        "run": run.name,
+        "arm": cell.arm.name,
+        "technique": cell.arm.technique,
+        "model": cell.arm.model.name,
+        "repeat_of": cell.arm.repeat_of,
+        "k": cell.arm.k,
+        "load": cell.load.name,
+        "concurrency": cell.load.concurrency,
+        "repeat": cell.repeat,
+        "at": files.now(),
+        "seed": cell.load.seed_of(cell.repeat),
+        "asked": {
+            "prompts": load.prompts,
+            "output_tokens": cell.load.output_tokens,
+            "ignore_eos": cell.load.ignore_eos,
+            "temperature": cell.load.temperature,
+        },
+        "result": result,
+        "counters": counters,
+        "speculation": metrics.acceptance(before, after, samples),
+        "reuse": load.dataset.evidence(
+            load, metrics.block_tokens(before, samples), server.start.get("kv_cache_tokens")
+        ),
+        "client": answer["client"],
+        "machine": sampler.summary(),
+        **parallel,
+        **({"moved": moved} if moved else {}),
+        "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
+        "labels": {
+            "host": plan.host.name,
+            "weights": cell.arm.weights,
+            "acceptance": cell.arm.acceptance,
+            "engine": "modified" if plan.environment.modified else "as released",
+        },
+    }
+    cell_s = time.monotonic() - began
+    evidence["timing"] = {"load_s": load_s, "cell_s": cell_s, "overhead_s": cell_s - load_s}
+    evidence["certificate"] = certificates.certify(evidence, requests)
+    run.write_cell(evidence, requests)
+    timing["load"] += load_s
+    if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
+        server.require_alive(client.LAST_WORDS_S)
+        raise ServerError(
+            f"{cell.name}: the server does not answer after the load",
+            reason="no token came back after the load",
+            log=server.log,
+            last_lines=logs.tail(server.log),
+        )
+
+
+def _scrape(server) -> metrics.Snapshot:
+    """The counters; a server that does not answer because it is ending is a dead server, with its own cause."""
+    try:
+        return metrics.scrape(server.url)
+    except LoadError:
+        server.require_alive(client.LAST_WORDS_S)
+        raise
+
+
+def _alive(server) -> bool:
+    """One more token, asked for after the load."""
+    try:
+        return all(
+            client.complete(server.url, server.arm.model.name, fleet.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"]
+            == 1
+            for _ in range(server.arm.replicas)
+        )
+    except (OSError, ValueError, KeyError):
+        return False

@@ -1,0 +1,203 @@
+"""What a run leaves on disk beside its cells: `run.json`, each arm's `start.json`, and a load's result split into its
+figures and one record a request; and `Results`, all of a plan that is measured.
+
+    >>> Results(plan, store.Store("cpu", 3)).starts()              # doctest: +SKIP
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas
+
+from .. import __version__, engines, files, paths
+from ..engines import logs
+from ..environments import variables
+from ..errors import ServerError, StudyError
+from ..results import sources, store
+from ..results.store import Run, Store
+from ..servers import language
+from ..servers.arm import Arm
+from .plan import Cell, Plan
+
+
+@dataclass
+class Results:
+    """What a plan's cells came to: measured now or found in the store."""
+
+    plan: Plan
+    store: Store
+    files: dict[str, Path] = field(default_factory=dict)
+    run: Run | None = None
+
+    def cell_file(self, cell: Cell) -> Path | None:
+        return self.files.get(cell.key)
+
+    def frame(self) -> pandas.DataFrame:
+        """One row a cell that there is, in the plan's order of arms, with `file` beside the columns of cells.csv."""
+        rows = []
+        for arm in self.plan.arms:
+            for cell in sorted(self.plan.cells(arm), key=lambda cell: (cell.load.concurrency, cell.repeat)):
+                if file := self.files.get(cell.key):
+                    rows.append(store.cell_row(store.read_cell(file)) | {"file": file})
+        return pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "file"])
+
+    def starts(self) -> pandas.DataFrame:
+        """One row an arm, in the plan's order: its newest start."""
+        known, rows = self.store.starts_by_key(), []
+        for arm in self.plan.arms:
+            if start := known.get(self.plan.arm_key(arm)):
+                rows.append(store.start_row(start))
+        return pandas.DataFrame(rows, columns=list(store.START_COLUMNS))
+
+    def timing(self) -> pandas.DataFrame:
+        """Where the time of each run that gave these cells went: `run`, `phase`, `seconds`."""
+        names = {file.relative_to(self.store.folder).parts[0] for file in self.files.values()}
+        rows = []
+        for run in self.store.runs():
+            if run.name in names:
+                for phase, seconds in (files.read(run.folder / "run.json").get("timing") or {}).items():
+                    rows.append({"run": run.name, "phase": phase, "seconds": seconds})
+        return pandas.DataFrame(rows, columns=["run", "phase", "seconds"])
+
+
+def record_of(plan: Plan) -> dict:
+    """What run.json says of a plan when it begins."""
+    return {
+        "schema": store.SCHEMA,
+        "host": plan.host.as_dict(),
+        "section": plan.section,
+        "parameters": plan.parameters,
+        "provenance": plan.provenance()
+        | {
+            "python": plan.environment.python_version,
+            "engine_versions": plan.environment.versions,
+            "harness": __version__,
+            "git": sources.git_commit(),
+            "source_sha256": sources.digest(plan.section),
+            "variables": variables.deciding(),
+        },
+        "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
+        "dataset": plan.loads[0].dataset.identity() if plan.loads else None,
+        "order_seed": plan.seed,
+        "notes": list(plan.notes),
+        "began": files.now(),
+    }
+
+
+def write_timing(run: Run, record: dict, timing: dict[str, float]) -> None:
+    """run.json with the time so far, after each arm."""
+    files.write(
+        run.folder / "run.json",
+        record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": files.now()},
+    )
+
+
+def write_start(
+    plan: Plan,
+    run: Run,
+    arm: Arm,
+    outcome: str,
+    *,
+    reason: str | None = None,
+    figures: dict | None = None,
+    last_lines=(),
+    lost=(),
+    exit_code=None,
+    failure_s=None,
+    later: dict | None = None,
+) -> None:
+    """Store what a start came to.
+
+    `failed` with `figures` is an arm whose server came up and was lost before its cells were done; `later` is what went
+    wrong after all that was wanted of a good start was had.
+    """
+    command = engines.get(arm.engine).command(arm, Path("python"), 0)
+    files.write(
+        run.start_folder(arm.name) / "start.json",
+        {
+            "key": plan.arm_key(arm),
+            "host": plan.host.name,
+            "section": plan.section,
+            "run": run.name,
+            "arm": arm.name,
+            "outcome": outcome,
+            "reason": reason,
+            "exit_code": exit_code,
+            "failure_s": failure_s,
+            "last_lines": list(map(logs.tidied, last_lines)),
+            "lost_cells": list(lost),
+            "figures": figures or {},
+            **({"later": later | {"last_lines": list(map(logs.tidied, later["last_lines"]))}} if later else {}),
+            "command": [
+                str(word)
+                .replace(str(arm.model.source), arm.model.name)
+                .replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "")
+                .replace(str(paths.ROOT), ".")
+                for word in command
+            ],
+            "labels": {"host": plan.host.name, "weights": arm.weights, "acceptance": arm.acceptance},
+            "at": files.now(),
+        },
+    )
+
+
+def failure_of(error: StudyError, after_s: float) -> dict:
+    """What an error says of a server's end, as `write_start` takes it."""
+    return {
+        "reason": error.reason if isinstance(error, ServerError) else str(error),
+        "last_lines": tuple(getattr(error, "last_lines", ())),
+        "exit_code": getattr(error, "exit_code", None),
+        "failure_s": after_s,
+    }
+
+
+def weights(arm: Arm, start: dict) -> dict:
+    """Weight bytes from the files where the engine's log does not print them (vLLM's CPU build)."""
+    if "weights_gib" in start:
+        return {"weights_source": "log"}
+    sizes = [model.weights_gib for model in (arm.model, arm.draft) if model]
+    widened = 2 if arm.options.get("dtype") == "float32" else 1
+    return (
+        {
+            "weights_gib": round(widened * sum(sizes) / arm.split, 3),
+            "weights_source": "files" if arm.split == 1 else "files, in equal parts",
+        }
+        if all(sizes)
+        else {}
+    )
+
+
+def split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[dict]]:
+    """A load's result without its long lists, and one record a request; times in seconds from the first request's
+    start.
+
+    Where requests came one by one, `counters` has what each of them added to the server's.
+    """
+    rows = {
+        name: result.pop(name, [])
+        for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
+    }
+    first = min((start for start in rows["start_times"] if start), default=0.0)
+    requests, sane = [], language.are_sane(rows["generated_texts"])
+    for index, start in enumerate(rows["start_times"]):
+        requests.append(
+            {
+                "start_s": round(start - first, 5),
+                "ttft_s": round(rows["ttfts"][index], 5),
+                "itls_s": [round(gap, 5) for gap in rows["itls"][index]],
+                "input_tokens": rows["input_lens"][index],
+                "output_tokens": rows["output_lens"][index],
+                "error": rows["errors"][index] or None,
+                "text_sane": sane[index] if sane else None,
+            }
+        )
+    if watched and len(watched) == len(requests) + 1:
+        for request, before, after in zip(requests, watched, watched[1:], strict=False):
+            request["counters"] = {
+                name: None if after[name] is None else round(after[name] - (before[name] or 0), 6) for name in after
+            }
+    kept = {name: value for name, value in result.items() if isinstance(value, int | float | str) or value is None}
+    kept["sample"] = (rows["generated_texts"] or [""])[0][:200]
+    for name in ("base_url", "tokenizer_id", "model_id"):
+        kept.pop(name, None)
+    return kept, requests

@@ -1,0 +1,202 @@
+"""Carrying out a plan: arm by arm, what the store does not have, and what goes wrong without stopping the rest.
+
+One server's life holds all cells of an arm, in an order shuffled by a recorded seed. An arm that fails is recorded with
+its cause and the next one starts; a server that dies in the middle is started once more.
+
+    >>> from serving_study.chapters import sections
+    >>> from serving_study.measure import sweep
+    >>> sweep.run(sections.plan(3)).frame()                        # doctest: +SKIP
+"""
+
+import contextlib
+import itertools
+import time
+from pathlib import Path
+
+from .. import files
+from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
+from ..hardware import hosts
+from ..loads import Generator
+from ..results import store
+from ..results.store import Run, Store
+from ..servers import fleet, preflight
+from ..servers.arm import Arm
+from . import records
+from .cell import measure_cell, warm_up
+from .mechanisms import tiers
+from .plan import Cell, Estimate, Plan
+from .progress import Progress
+from .records import Results
+
+
+def run(plan: Plan, *, fresh: bool = False) -> Results:
+    """Measure what is missing of `plan` and return all of it.
+
+    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
+    recorded."""
+    known = Store(plan.host.name, plan.section)
+    with known.lock():
+        store.name_results_folder()
+        pending = plan.pending(known, fresh)
+        result = Results(plan, known)
+        recorded = known.starts_by_key()
+        unsupported = [
+            arm
+            for arm in plan.arms
+            if arm.unsupported and recorded.get(plan.arm_key(arm), {}).get("reason") != arm.unsupported
+        ]
+        if any(pending.values()) or unsupported:
+            result.run = known.new_run()
+            _measure(plan, known, result.run, pending, unsupported)
+        have = known.by_key()
+        for arm in plan.arms:
+            for cell in plan.cells(arm):
+                if cell.key in have:
+                    result.files[cell.key] = have[cell.key]
+    return result
+
+
+def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]], unsupported: list[Arm]) -> None:
+    estimate = plan.estimate(known, pending)
+    bar = Progress(estimate.total(pending), sum(map(len, pending.values())))
+    record = records.record_of(plan)
+    files.write(run.folder / "run.json", record)
+    timing = dict.fromkeys(("start", "warm-up", "load", "stop", "harness"), 0.0)
+    began = time.monotonic()
+    try:
+        for arm in unsupported:
+            records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+        with Generator(plan.environment, _log(run)) as generator, Ahead(plan, run) as ahead:
+            arms = [arm for arm in plan.arms if pending.get(arm.name)]
+            for arm, following in itertools.zip_longest(arms, arms[1:]):
+                _measure_arm(plan, run, arm, pending[arm.name], generator, ahead, following, estimate, bar, timing)
+                timing["harness"] = (
+                    time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+                )
+                records.write_timing(run, record, timing)
+                known.rebuild(run)
+    finally:
+        bar.close()
+        timing["harness"] = (
+            time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
+        )
+        records.write_timing(run, record, timing)
+        known.rebuild(run)
+
+
+def _log(run: Run) -> Path:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    return run.folder / "load-generator.log"
+
+
+class Ahead:
+    """The next arm's server, started beside the present one's: two thirds of a start are imports, which keep one core
+    of two busy.
+
+    It is frozen before its weights, at the latest when the present server is ready, until that one's arm is done:
+    nothing but the present server runs while a cell is measured, and only one holds a model. A context manager: what
+    was not taken is stopped."""
+
+    def __init__(self, plan: Plan, run: Run):
+        self.plan, self.run, self._server = plan, run, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self._server:
+            fleet.stop(self._server)
+
+    def take(self, arm: Arm):
+        """The server of `arm` if it was started ahead, else None."""
+        found, self._server = (self._server, None) if self._server and self._server.arm is arm else (None, self._server)
+        return found
+
+    def begin(self, arm: Arm):
+        """Start `arm`'s server and return it; None where that cannot be: its own turn will say why."""
+        if self._server is None and self.plan.starts_in_pairs():
+            with contextlib.suppress(StudyError, OSError):
+                self._server = fleet.launch(arm, self.plan.host, self.plan.environment, self.run.start_folder(arm.name))
+        return self._server
+
+
+def _measure_arm(
+    plan: Plan,
+    run: Run,
+    arm: Arm,
+    cells: list[Cell],
+    generator: Generator,
+    ahead: Ahead,
+    following: Arm | None,
+    estimate: Estimate,
+    bar: Progress,
+    timing: dict,
+) -> None:
+    """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are
+    left.
+
+    Whatever fails ends this arm alone, with its cause on record beside the figures of its start where it had one;
+    StoreError ends the sweep.
+    """
+    folder = run.start_folder(arm.name)
+    left, deaths, lost, figures = list(cells), 0, [], {}
+    while left:
+        before, free = dict(timing), [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else []
+        began = time.monotonic()
+        bar.show(f"{arm.name}: server starting")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            launched = ahead.take(arm)
+            beside = ahead.begin(following) if following and not launched and not deaths else None
+            with fleet.serve(
+                arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, beside=beside
+            ) as server:
+                generator.wait_until_ready()
+                timing["start"] += time.monotonic() - began
+                bar.advance(estimate.start_s)
+                server.start |= _probe(plan, arm, server, bar, timing)
+                figures = server.start | records.weights(arm, server.start)
+                records.write_start(plan, run, arm, "ok", figures=figures, lost=lost)
+                warm_up(plan, arm, server, generator, bar, timing)
+                while left:
+                    bar.show(left[0].name)
+                    measure_cell(plan, run, left[0], server, generator, timing)
+                    bar.advance(estimate.cell_s[left[0].key], cell=True)
+                    left.pop(0)
+                stopping = time.monotonic()
+            preflight.wait_for_gpu_memory(plan.host, free)
+            timing["stop"] += time.monotonic() - stopping
+        except StoreError:
+            raise
+        except StudyError as error:
+            if timing == before:
+                timing["start"] += time.monotonic() - began
+            failure = records.failure_of(error, time.monotonic() - began)
+            if figures and left and deaths == 0 and isinstance(error, ServerError | LoadError):
+                deaths += 1
+                lost.append({"cell": left[0].name, "reason": failure["reason"]})
+                bar.say(f"{left[0].name}: {failure['reason']}; the server is started once more")
+                with contextlib.suppress(HostError):  # whoever is started next says what stands in its way
+                    preflight.wait_for_gpu_memory(plan.host, free)
+                continue
+            if left:
+                records.write_start(plan, run, arm, "failed", figures=figures, lost=lost, **failure)
+            else:
+                records.write_start(plan, run, arm, "ok", figures=figures, lost=lost, later=failure)
+            bar.say(f"{arm.name} failed: {failure['reason']}")
+            for cell in left:
+                bar.advance(estimate.cell_s[cell.key], cell=True)
+            return
+
+
+def _probe(plan: Plan, arm: Arm, server, bar: Progress, timing: dict) -> dict:
+    """What the probe of the arm's cache found.
+
+    It comes before the start counts as one, so that an arm whose cache does nothing has failed and costs no cell.
+    """
+    began = time.monotonic()
+    bar.show(f"{arm.name}: probing its cache")
+    try:
+        return tiers.probe(arm, server, plan.loads_of(arm))
+    finally:
+        timing["warm-up"] += time.monotonic() - began
