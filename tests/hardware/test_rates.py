@@ -21,7 +21,7 @@ from serving_study.errors import EngineEnvironmentError, HostError
 from serving_study.hardware import ceilings, hosts, rates
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.hardware.rates import Rate, Rates
-from serving_study.theory import predictions
+from serving_study.theory import calibration, predictions
 
 CPU = Host("cpu", "A CPU", 2, 8.0, 8.0)
 L4 = Host("l4x1", "A CPU", 4, 16.0, 16.0, (Gpu(0, "NVIDIA L4", 22.5, 22.1, "8.9"),), "580.1")
@@ -245,27 +245,26 @@ def test_predictions_use_the_probe_of_this_host_and_say_so(cache):
 
 
 def test_what_a_baseline_reached_is_kept_below_the_probe_and_typical_shares_are_of_the_probe(cache):
-    on = predictions.machine(ceilings.of_host("l4x1"), probed=probed(read=280.0))
+    on = calibration.machine(ceilings.of_host("l4x1"), probed=probed(read=280.0))
     assert (
-        on.bandwidth * on.efficiency == pytest.approx(300e9 * predictions.calibration()["l4x1"][0])
-        and on.bandwidth == 280e9
+        on.bandwidth * on.efficiency == pytest.approx(300e9 * calibration.fitted()["l4x1"][0]) and on.bandwidth == 280e9
     )
-    new = predictions.machine(ceilings.of_host("l40sx2"), probed=probed("l40sx2", read=780.0, **{"GPU to GPU": 1.5}))
-    assert (new.bandwidth, new.efficiency) == (780e9, predictions.TYPICAL_OF_PROBED[0]) and new.link_bandwidth == 1.5e9
-    assert predictions.machine(ceilings.of_host("l40sx2")).link_bandwidth == predictions.LINKS["pcie"][0]
+    new = calibration.machine(ceilings.of_host("l40sx2"), probed=probed("l40sx2", read=780.0, **{"GPU to GPU": 1.5}))
+    assert (new.bandwidth, new.efficiency) == (780e9, calibration.TYPICAL_OF_PROBED[0]) and new.link_bandwidth == 1.5e9
+    assert calibration.machine(ceilings.of_host("l40sx2")).link_bandwidth == calibration.LINKS["pcie"][0]
 
 
 def test_an_a100s_probe_is_of_its_own_memory_size(cache):
     rates.keep(probed("a100-40x8", ("NVIDIA A100-SXM4-40GB",) * 8, read=1400.0, matrix=250.0))
     assert (
-        predictions.probed_rates(ceilings.instance("p4d.24xlarge")).profile == "a100-40x8"
-        and predictions.probed_rates(ceilings.instance("p4de.24xlarge")) is None
+        calibration.probed_rates(ceilings.instance("p4d.24xlarge")).profile == "a100-40x8"
+        and calibration.probed_rates(ceilings.instance("p4de.24xlarge")) is None
     )
 
 
 def test_published_errors_do_not_depend_on_the_machine_that_computes_them(cache):
     rates.keep(probed(read=20.0))
-    assert predictions.machine(ceilings.of_host("l4x1")).bandwidth == 300e9
+    assert calibration.machine(ceilings.of_host("l4x1")).bandwidth == 300e9
 
 
 @pytest.mark.parametrize("as_json", [False, True])

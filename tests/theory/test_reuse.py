@@ -8,7 +8,7 @@ from serving_study.errors import ParameterError, StoreError
 from serving_study.hardware import ceilings
 from serving_study.models import pages, shapes
 from serving_study.results import reference
-from serving_study.theory import latency, predictions, reuse
+from serving_study.theory import calibration, latency, reuse
 from serving_study.theory.latency import Machine
 from serving_study.theory.reuse import Link
 
@@ -167,9 +167,9 @@ def test_the_links_of_a_host():
 
 def test_a_share_fitted_to_decoding_is_not_believed_of_a_prefill():
     for name in ("l4x1", "h200x1", "p5.48xlarge"):
-        fitted, used = predictions.machine(ceilings.of_host(name)), reuse.machine(ceilings.of_host(name))
+        fitted, used = calibration.machine(ceilings.of_host(name)), reuse.machine(ceilings.of_host(name))
         assert (
-            used.compute_efficiency == min(fitted.compute_efficiency, predictions.TYPICAL[1])
+            used.compute_efficiency == min(fitted.compute_efficiency, calibration.TYPICAL[1])
             and used.bandwidth == fitted.bandwidth
         )
 

@@ -14,7 +14,7 @@ from serving_study.chapters.speculation import draft_cost
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware import ceilings
 from serving_study.models import shapes
-from serving_study.theory import latency, predictions
+from serving_study.theory import calibration, latency, predictions
 from serving_study.theory.latency import Machine, Speculation, Work
 
 PLAIN = Machine(bandwidth=1e9, flops=1e12, efficiency=0.5, compute_efficiency=0.5)
@@ -91,7 +91,7 @@ def test_the_crossover_is_where_checking_costs_what_it_brings():
 def test_a_fit_finds_the_constants_that_made_the_figures():
     lengths = {1: [(100, 50)] * 2, 16: [(100, 50)] * 32}
     true = Machine(300e9, 121e12, 0.8, 0.4)
-    target = predictions.work(shapes.load(predictions.TARGET))
+    target = calibration.work(shapes.load(calibration.TARGET))
     measured = {
         concurrency: latency.closed_loop(rows, concurrency, target, true)["median_tpot_ms"]
         for concurrency, rows in lengths.items()
@@ -101,11 +101,11 @@ def test_a_fit_finds_the_constants_that_made_the_figures():
 
 
 def test_the_work_of_a_model():
-    tied, untied = shapes.load(predictions.DRAFT), shapes.load(predictions.TARGET)
-    assert predictions.work(tied).read_bytes == 2 * tied.parameters
+    tied, untied = shapes.load(calibration.DRAFT), shapes.load(calibration.TARGET)
+    assert calibration.work(tied).read_bytes == 2 * tied.parameters
     assert (
-        predictions.work(untied).read_bytes == 2 * (untied.parameters - 152064 * 3584)
-        and predictions.work(untied).kv_bytes_per_token == 57344
+        calibration.work(untied).read_bytes == 2 * (untied.parameters - 152064 * 3584)
+        and calibration.work(untied).kv_bytes_per_token == 57344
     )
 
 
@@ -167,23 +167,23 @@ def test_a_drafts_waits_are_no_small_part_of_an_l4s_round(errors):
 
 
 def test_the_constants_on_disk_are_those_of_the_fit():
-    found = predictions.recalibrate()
-    assert set(found) == set(predictions.calibration())
+    found = calibration.recalibrate()
+    assert set(found) == set(calibration.fitted())
     for host, constants in found.items():
-        assert predictions.calibration()[host] == pytest.approx(constants, rel=1e-3)
+        assert calibration.fitted()[host] == pytest.approx(constants, rel=1e-3)
 
 
 def test_the_waits_on_disk_are_those_of_the_arms():
-    for wait, (seconds, _) in predictions.remeasure_waits().items():
-        assert predictions.waits()[wait] == pytest.approx(seconds, rel=0.01)
+    for wait, (seconds, _) in calibration.remeasure_waits().items():
+        assert calibration.waits()[wait] == pytest.approx(seconds, rel=0.01)
 
 
 def test_what_a_round_waits():
-    draft = predictions.work(shapes.load(predictions.DRAFT))
-    waits = predictions.waits()
-    assert predictions.speculate(3, 0.5).wait_s == waits["step"]
-    assert predictions.speculate(3, 0.5, draft).wait_s == pytest.approx(waits["step"] + 3 * 24 * waits["in pieces"])
-    assert predictions.speculate(1, 0.5, draft, "by kernel").wait_s == pytest.approx(
+    draft = calibration.work(shapes.load(calibration.DRAFT))
+    waits = calibration.waits()
+    assert calibration.speculate(3, 0.5).wait_s == waits["step"]
+    assert calibration.speculate(3, 0.5, draft).wait_s == pytest.approx(waits["step"] + 3 * 24 * waits["in pieces"])
+    assert calibration.speculate(1, 0.5, draft, "by kernel").wait_s == pytest.approx(
         waits["step"] + 24 * waits["by kernel"]
     )
     plain, slow = (latency.round_s(RANK, PLAIN, 2, 100, Speculation(3, 0.5, RANK, wait_s)) for wait_s in (0.0, 0.003))
@@ -194,7 +194,7 @@ def test_the_waits_are_not_the_l4s(errors):
     """With none, the L4's draft arms are as far off as their launches take; no wait comes from an arm whose error
     counts.
     """
-    taken = {arm for wait, (_, arm) in predictions.remeasure_waits().items() if wait != "step"}
+    taken = {arm for wait, (_, arm) in calibration.remeasure_waits().items() if wait != "step"}
     assert taken == {arm for host, arm in predictions.EXCLUDED if host == "h200x1"}
     section = errors[(errors["host"] == "l4x1") & errors["excluded"].isna() & (errors["metric"] == "median TPOT (ms)")]
     assert set(section["arm"]) == {"draft-k1", "draft-k3", "draft-k5"} and abs(section["error"].median()) < 0.02
@@ -308,7 +308,7 @@ def test_a_prediction_before_renting():
     five = predictions.predict("g6.xlarge", section=5)
     reasons = five.dropna(subset=["reason"]).set_index("arm")["reason"]
     assert reasons["14b-tp1"].startswith("out of memory: ") and reasons["7b-tp2"] == "needs 2 GPUs, g6.xlarge has 1"
-    assert not predictions.is_calibrated("p5.48xlarge") and "never calibrated" in predictions.basis("p5.48xlarge")
+    assert not calibration.is_calibrated("p5.48xlarge") and "never calibrated" in predictions.basis("p5.48xlarge")
 
 
 def test_an_acceptance_that_nobody_knows_is_not_invented():
@@ -384,8 +384,8 @@ def test_gpus_that_reach_one_another_directly_add_in_one_step():
     )
     assert ring - switch == pytest.approx(20 * 2e-5) and switch == pytest.approx(20 * (1e-5 + 1.5e-6))
     assert (
-        predictions.machine(ceilings.of_host("a10gx4")).link_ring
-        and not predictions.machine(ceilings.of_host("h200x8")).link_ring
+        calibration.machine(ceilings.of_host("a10gx4")).link_ring
+        and not calibration.machine(ceilings.of_host("h200x8")).link_ring
     )
 
 
@@ -406,5 +406,5 @@ def test_predict_on_the_command_line():
     )  # all arms start, none has a crossover
     assert every.exit_code == 0 and "14b-tp8" in every.output and "nan" not in every.output
     found = json.loads(call("--host", "h200x1", "--section", "5", "--json").output)
-    assert found["calibrated"] is True and {row["arm"] for row in found["rows"]} == set(predictions.SPLITS)
+    assert found["calibrated"] is True and {row["arm"] for row in found["rows"]} == set(calibration.SPLITS)
     assert isinstance(call("--host", "l4x1", "--price", "0").exception, ParameterError)

@@ -267,7 +267,7 @@ def predict(
     """Say what arithmetic expects of a section on a host, before anything is rented: memory, TPOT, throughput,
     crossover, cost.
     """
-    from ..theory import predictions
+    from ..theory import calibration, predictions
 
     cost = _price(host, price, fetch_price, region)
     frame = predictions.predict(
@@ -285,7 +285,7 @@ def predict(
                     "host": host,
                     "section": _number(section),
                     "model": model,
-                    "calibrated": predictions.is_calibrated(host),
+                    "calibrated": calibration.is_calibrated(host),
                     "price": cost and cost.as_dict(),
                     "rows": json.loads(frame.to_json(orient="records")),
                 },

@@ -1,8 +1,8 @@
 """What arithmetic says of a host, model and arm before anything runs, and how far off it was where something did.
 
 Memory is `capacity`'s, time `latency`'s. Two constants a host, the shares of bandwidth and of the matrix rate that are
-reached, are fitted to the TPOT of its baseline cells alone (`data/hardware/calibration.csv`; `python -m
-serving_study.theory.predictions` writes it anew); every other arm is predicted. What can mislead:
+reached, are fitted to the TPOT of its baseline cells alone (`calibration`); every other arm is predicted. What can
+mislead:
 
 - The reference study does not state its requests' lengths, so those of the book's own prompts stand in, and its
   throughputs are compared as ratios to its baseline; the constants of a link without direct copies (`LINKS`) were
@@ -27,43 +27,31 @@ serving_study.theory.predictions` writes it anew); every other arm is predicted.
     >>> theory.predict("g6.xlarge")[["arm", "concurrency", "tpot_ms"]]                     # doctest: +SKIP
 """
 
-import csv
 import functools
-import statistics
-from dataclasses import replace
 
 import pandas
 
-from .. import paths
 from ..analysis import comparisons, verdicts
 from ..errors import ModelError, ParameterError
-from ..hardware import ceilings, rates
+from ..hardware import ceilings
 from ..models import checkpoints, shapes
-from ..results import reference, store
+from ..results import reference
 from . import capacity
-from .latency import Machine, Speculation, Work, alpha_of, closed_loop, crossover, fit, round_s, split
+from .calibration import (
+    DRAFT,
+    SPLITS,
+    TARGET,
+    is_calibrated,
+    kinds_by_arm,
+    lengths,
+    machine,
+    measured_cells,
+    probed_rates,
+    speculate,
+    work,
+)
+from .latency import alpha_of, closed_loop, crossover, round_s
 
-CALIBRATION = paths.DATA / "hardware" / "calibration.csv"
-WAITS = paths.DATA / "hardware" / "waits.csv"
-TYPICAL = (0.72, 0.6)  # of a host that was never calibrated: what the fitted ones have in the middle
-TYPICAL_OF_PROBED = (
-    0.72 / 0.9,
-    0.6 / 0.75,
-)  # the same of what a probe measures, assuming nine tenths of the datasheet's bandwidth and three quarters of its rate
-LINKS = {
-    "pcie": (2.5e9, 15e-6),
-    "nvlink": (300e9, 15e-6),
-}  # bytes/s and seconds a step; pcie: through the host's memory
-TARGET, DRAFT = "qwen2.5-7b-instruct", "qwen2.5-0.5b-instruct"
-SPLITS = {
-    "7b-tp1": ("7b", 1, 1),
-    "7b-tp2": ("7b", 2, 1),
-    "7b-tp4": ("7b", 4, 1),
-    "14b-tp1": ("14b", 1, 1),
-    "14b-tp2": ("14b", 2, 1),
-    "14b-pp2": ("14b", 1, 2),
-    "14b-tp4": ("14b", 4, 1),
-}
 SPLIT = {
     "tp1": (1, 1),
     "tp2": (2, 1),
@@ -85,95 +73,6 @@ TOOK_PART = {
 }
 
 
-def work(shape: shapes.Shape, tp: int = 1, pp: int = 1) -> Work:
-    """One rank's work in a forward pass of a dense model.
-
-    Raises ParameterError for a model with experts, of which a pass reads a part.
-    """
-    if shape.experts:
-        raise ParameterError(
-            "the time of a pass is not predicted for a model with experts", value=shape.name, allowed="a dense model"
-        )
-    read = shape.read_bytes
-    whole = Work(
-        read, 2 * read / shape.dtype_bytes, shape.kv_bytes_per_token(), shape.layers, shape.hidden * shape.dtype_bytes
-    )
-    return split(whole, tp, pp)
-
-
-@functools.cache
-def calibration() -> dict[str, tuple[float, float]]:
-    """Host profile to its two constants."""
-    with open(CALIBRATION, newline="") as file:
-        return {
-            row["host"]: (float(row["efficiency"]), float(row["compute_efficiency"])) for row in csv.DictReader(file)
-        }
-
-
-@functools.cache
-def waits() -> dict[str, float]:
-    """Seconds that the GPU waits for the processor: a `step` that is not scheduled ahead, a draft's layer `in pieces`
-    of a graph or `by kernel`.
-    """
-    with open(WAITS, newline="") as file:
-        return {row["wait"]: float(row["seconds"]) for row in csv.DictReader(file)}
-
-
-def speculate(k: int, alpha: float, draft: Work | None = None, launched: str = "in pieces") -> Speculation:
-    """Speculation as vLLM runs it, with what the GPU waits in a round; `launched` is how a draft pass is, `by kernel`
-    before vLLM 0.27.
-    """
-    return Speculation(k, alpha, draft, waits()["step"] + (k * draft.layers * waits()[launched] if draft else 0.0))
-
-
-def machine(
-    host: ceilings.Instance, constants: tuple[float, float] | None = None, probed: rates.Rates | None = None
-) -> Machine:
-    """A host's ceilings with its constants: given, calibrated for one with the same GPU, or typical.
-
-    With `probed` the ceilings are those measured. What a baseline on the same GPU reached is kept, up to the measured
-    ceiling; a link is no faster than measured."""
-    same = (
-        next((found for name, found in calibration().items() if ceilings.of_host(name).gpu == host.gpu), None)
-        if constants is None
-        else constants
-    )
-    bandwidth, latency_s = LINKS.get(host.link, (0.0, 0.0))
-    stated = 1e9 * host.gpu.bandwidth_gb_s, 1e12 * host.gpu.bf16_tflops
-    if probed is None:
-        return Machine(
-            *stated,
-            *(same or TYPICAL),
-            link_bandwidth=bandwidth,
-            link_latency_s=latency_s,
-            link_ring=host.link != "nvlink",
-        )
-    measured = 1e9 * probed.value(rates.MEMORY), 1e12 * probed.tflops
-    shares = (
-        [min(1.0, share * ceiling / seen) for share, ceiling, seen in zip(same, stated, measured, strict=True)]
-        if same
-        else TYPICAL_OF_PROBED
-    )
-    return Machine(
-        *measured,
-        *shares,
-        link_bandwidth=min(bandwidth, 1e9 * (probed.value(rates.PEER) or bandwidth)),
-        link_latency_s=latency_s,
-        link_ring=host.link != "nvlink",
-    )
-
-
-def probed_rates(host: ceilings.Instance) -> rates.Rates | None:
-    """What `serving-study doctor --probe` measured on a machine of this host's GPU and number, if it did here."""
-    found = rates.known(f"{host.gpu.name}x{host.count}")
-    return found if found and found.value(rates.MEMORY) and found.tflops else None
-
-
-def is_calibrated(host: str) -> bool:
-    """Whether a host with this one's GPU has constants of its own."""
-    return any(ceilings.of_host(name).gpu == ceilings.of_host(host).gpu for name in calibration())
-
-
 def caveat(arm: str) -> str:
     """What a prediction for this arm takes for granted, for a line about it; empty where nothing in particular."""
     return " (if the look-up proposes in every round)" if arm.startswith("ngram") else ""
@@ -193,26 +92,6 @@ def ceilings_of(host: str) -> str:
     """In words: what a prediction takes for the most that this host can do."""
     found = probed_rates(ceilings.of_host(host))
     return f"ceilings: {found.label if found else 'datasheet'}"
-
-
-@functools.cache
-def lengths(concurrency: int, prompts: int) -> tuple[tuple[int, int], ...]:
-    """(input, output) tokens of so many requests: those of the book's own prompts, as the published baseline cells had
-    them.
-    """
-    cells = _published_baseline()
-    found = [
-        (request["input_tokens"], request["output_tokens"])
-        for request in store.requests_of(cells.get(concurrency, cells[max(cells)]))
-    ]
-    return tuple((found * (1 + prompts // len(found)))[:prompts])
-
-
-@functools.cache
-def _published_baseline() -> dict:
-    """Concurrency to the file of the baseline's first cell on the H200."""
-    frame = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).newest()
-    return frame[(frame["arm"] == "baseline") & (frame["repeat"] == 0)].set_index("concurrency")["file"].to_dict()
 
 
 def predict(
@@ -321,7 +200,7 @@ def errors() -> pandas.DataFrame:
     nothing of theory, else missing) and `took_part` (which constant was chosen with this cell in sight, else missing).
     """
     rows = []
-    for section, host, cells, baseline in _measured():
+    for section, host, cells, baseline in measured_cells():
         on, base = machine(ceilings.of_host(host)), {}
         for (arm, concurrency), cell in cells.items():
             seen = closed_loop(
@@ -376,7 +255,7 @@ def beside(
     reference study have the source `reference`, those of the book's own machines `measured`; `cells` of the same host
     take the place of the latter. `labels` are what has to be said of a measured figure: random weights, prescribed
     acceptance."""
-    known = {(number, name): (found, baseline) for number, name, found, baseline in _measured()}
+    known = {(number, name): (found, baseline) for number, name, found, baseline in measured_cells()}
     if metric not in PREDICTED or (section, host) not in known:
         raise ParameterError(
             "nothing to put beside one another",
@@ -417,7 +296,10 @@ def beside(
                 }
             )
     if cells is not None:
-        means, kinds = comparisons.summary(cells[~cells["arm"].str.endswith(comparisons.AGAIN)], metric), _kinds(cells)
+        means, kinds = (
+            comparisons.summary(cells[~cells["arm"].str.endswith(comparisons.AGAIN)], metric),
+            kinds_by_arm(cells),
+        )
         about = {"source": "measured", "host": ", ".join(sorted(set(cells["host"])))}
         rows += [
             about | {"arm": row.arm, "concurrency": int(row.concurrency), "value": row.mean, "labels": kinds[row.arm]}
@@ -465,132 +347,12 @@ def wait_shares(host: str, concurrency: int = 1) -> dict[str, float]:
     on = machine(ceilings.of_host(host))
     prompts = verdicts.LOADS[3][concurrency]
     context = sum(read + made / 2 for read, made in lengths(concurrency, prompts)) / prompts * concurrency
-    [cells] = [cells for section, name, cells, _ in _measured() if (section, name) == (3, host)]
+    [cells] = [cells for section, name, cells, _ in measured_cells() if (section, name) == (3, host)]
     return {
         arm: cell["speculation"].wait_s / round_s(cell["rank"], on, concurrency, context, cell["speculation"])
         for (arm, requests), cell in cells.items()
         if requests == concurrency and cell["speculation"]
     }
-
-
-def recalibrate() -> dict[str, tuple[float, float]]:
-    """Fit both constants of every host that has a measured baseline."""
-    found = {}
-    for section, host, cells, baseline in _measured():
-        if host in found:
-            continue
-        own = {concurrency: cell for (arm, concurrency), cell in cells.items() if arm == baseline}
-        fitted = fit(
-            machine(ceilings.of_host(host), TYPICAL),
-            next(iter(own.values()))["rank"],
-            {c: lengths(c, verdicts.LOADS[section][c]) for c in own},
-            {c: cell["median_tpot_ms"] for c, cell in own.items()},
-        )
-        found[host] = (fitted.efficiency, fitted.compute_efficiency)
-    return found
-
-
-def remeasure_waits() -> dict[str, tuple[float, str]]:
-    """Each wait of `waits` in seconds, and the H200's arm that it comes from: a mean over concurrencies of what is left
-    of its time.
-    """
-    host = "h200x1"
-    tpot = (
-        store.Store(host, 3, paths.RESULTS_PUBLISHED)
-        .cells()
-        .query("temperature.isna()")
-        .groupby(["arm", "concurrency"])["median_tpot_ms"]
-        .mean()
-    )
-    step = (tpot["baseline-synchronous"] - tpot["baseline"]).mean() / 1000
-    found = {"step": (step, "baseline-synchronous, over baseline")}
-    cells = next(cells for _, name, cells, _ in _measured() if name == host)
-    on = machine(ceilings.of_host(host))
-    for launched, wanted in (("in pieces", "draft-k3, its graphs on"), ("by kernel", "draft-k1")):
-        left = []
-        for (arm, concurrency), cell in cells.items():
-            if arm == wanted:
-                speculation = replace(cell["speculation"], wait_s=step)
-                seen = closed_loop(
-                    lengths(concurrency, verdicts.LOADS[3][concurrency]), concurrency, cell["rank"], on, speculation
-                )
-                left.append(
-                    (cell["median_tpot_ms"] - seen["median_tpot_ms"])
-                    / 1000
-                    * speculation.tokens_a_round
-                    / (speculation.k * speculation.draft.layers)
-                )
-        found[launched] = statistics.fmean(left), wanted
-    return found
-
-
-def _measured():
-    """(section, host, cells by (arm, concurrency), baseline arm): the reference study's and the book's own H200."""
-    for section, host, baseline in ((3, "l4x1", "baseline"), (5, "a10gx4", "7b-tp1")):
-        figures = reference.load(section)
-        figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]
-        wide = figures.pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False)
-        yield (
-            section,
-            host,
-            {
-                (arm, int(concurrency)): _cell(arm, row, "in pieces", "")
-                for (arm, concurrency), row in _first(wide, baseline)
-            },
-            baseline,
-        )
-    frames = [store.Store("h200x1", name, paths.RESULTS_PUBLISHED).newest() for name in (3, "3-draft-graphs")]
-    frames[1] = frames[1].assign(arm=frames[1]["arm"] + ", its graphs on")
-    frame = comparisons.usable(pandas.concat(frames, ignore_index=True))
-    frame = frame[frame["concurrency"].isin(list(verdicts.LOADS[3])) & ~frame["arm"].str.endswith(comparisons.AGAIN)]
-    means = frame.groupby(["arm", "concurrency"], sort=False)[
-        [
-            "median_tpot_ms",
-            "median_ttft_ms",
-            "output_throughput",
-            "total_token_throughput",
-            "acceptance_rate",
-            "total_output_tokens",
-            "accepted_tokens",
-        ]
-    ].mean()
-    kinds = _kinds(frame)
-    cells = {
-        (arm, int(concurrency)): _cell(arm, row, "in pieces" if arm.endswith("graphs on") else "by kernel", kinds[arm])
-        for (arm, concurrency), row in _first(means, "baseline")
-    }
-    yield 3, "h200x1", cells, "baseline"
-
-
-def _kinds(cells: pandas.DataFrame) -> dict[str, str]:
-    """Arm to what has to be said of its cells."""
-    return {arm: comparisons.kinds(mine) for arm, mine in cells.groupby("arm")}
-
-
-def _first(wide: pandas.DataFrame, baseline: str):
-    return sorted(wide.iterrows(), key=lambda item: item[0][0] != baseline)
-
-
-def _cell(arm: str, row, launched: str, labels: str) -> dict:
-    """A measured cell with what theory needs of its arm.
-
-    Where the counters are known, the tokens of a round are the measured ones.
-    """
-    about = row.to_dict() | {"labels": labels}
-    if arm in SPLITS:
-        size, tp, pp = SPLITS[arm]
-        return about | {"rank": work(shapes.load(f"qwen2.5-{size}-instruct"), tp, pp), "speculation": None}
-    k = int(arm.split("-k")[1].split(",")[0]) if "-k" in arm else 0
-    speculation = None
-    if k:
-        accepted = row.get("accepted_tokens")
-        alpha = (
-            alpha_of(row["acceptance_rate"], k)
-            if accepted is None
-            else alpha_of((row["total_output_tokens"] / (row["total_output_tokens"] - accepted) - 1) / k, k)
-        )
-        speculation = speculate(k, alpha, work(shapes.load(DRAFT)) if arm.startswith("draft") else None, launched)
-    return about | {"rank": work(shapes.load(TARGET)), "speculation": speculation}
 
 
 def _arms(section: int, model: str, draft: str):
@@ -634,23 +396,3 @@ def _check_acceptance(given: dict[str, float], arms: list[str]) -> None:
 def _reference_rates() -> dict[str, float]:
     figures = reference.load(3)
     return figures[figures["metric"] == "acceptance_rate"].groupby("arm")["value"].mean().to_dict()
-
-
-def main() -> None:
-    """Write calibration.csv and waits.csv."""
-    rows = [
-        {"host": host, "efficiency": round(constants[0], 4), "compute_efficiency": round(constants[1], 4)}
-        for host, constants in recalibrate().items()
-    ]
-    pandas.DataFrame(rows).to_csv(CALIBRATION, index=False)
-    calibration.cache_clear()
-    pandas.DataFrame(
-        [
-            {"wait": wait, "seconds": f"{seconds:.3g}", "host": "h200x1", "arm": arm}
-            for wait, (seconds, arm) in remeasure_waits().items()
-        ]
-    ).to_csv(WAITS, index=False)
-
-
-if __name__ == "__main__":
-    main()

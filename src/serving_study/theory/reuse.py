@@ -25,7 +25,7 @@ from ..errors import ParameterError, StoreError
 from ..hardware.ceilings import FOLDER, Instance
 from ..models import pages
 from ..models.shapes import Shape
-from . import predictions
+from . import calibration
 from .latency import Machine, Work, compute_s, pass_s, split
 
 BLOCK_TOKENS = pages.ALIGNMENT  # of vLLM's prefix cache where all layers are alike
@@ -53,8 +53,8 @@ def machine(host: Instance) -> Machine:
     """`theory.machine`, its share of the matrix rate no more than the typical one: it was fitted to decoding, which
     computes so little that an A10G and an H200 come out near 1, and no prefill reaches that.
     """
-    on = predictions.machine(host)
-    return replace(on, compute_efficiency=min(on.compute_efficiency, predictions.TYPICAL[1]))
+    on = calibration.machine(host)
+    return replace(on, compute_efficiency=min(on.compute_efficiency, calibration.TYPICAL[1]))
 
 
 def links(host: Instance) -> dict[str, Link]:

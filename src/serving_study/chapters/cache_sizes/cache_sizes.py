@@ -29,7 +29,7 @@ from ...hardware import ceilings
 from ...models import pages, shapes
 from ...models.shapes import GIB
 from ...results import reference
-from ...theory import capacity, predictions, reuse
+from ...theory import calibration, capacity, reuse
 
 TOKENS = {"allowed": "1 token or more"}
 DTYPES = {"auto": None, "fp8": 1}
@@ -350,7 +350,7 @@ def prefixes_against_reference(own_tokens: int = 20) -> pandas.DataFrame:
     cold = pandas.concat([figures.loc["prefix-off"], figures.loc["prefix-on"].iloc[:1]]).mean()
     warm = figures.loc["prefix-on"].iloc[1:].mean()
     found = reuse.prefix(
-        shapes.load(predictions.TARGET), reuse.machine(ceilings.of_host(REFERENCE_HOST)), shared=3001, own=own_tokens
+        shapes.load(calibration.TARGET), reuse.machine(ceilings.of_host(REFERENCE_HOST)), shared=3001, own=own_tokens
     )
     frame = pandas.DataFrame(
         {
@@ -403,7 +403,7 @@ def throughputs_of(wanted: CacheSizes, hosts: Sequence[str]) -> pandas.DataFrame
 
 def batched_tokens(host: str) -> int:
     """Tokens of one pass at most, as vLLM has it by default on this host's GPU."""
-    return capacity.Server(shapes.load(predictions.TARGET), ceilings.of_host(host).gpu).batched_tokens
+    return capacity.Server(shapes.load(calibration.TARGET), ceilings.of_host(host).gpu).batched_tokens
 
 
 def handovers(model: str, hosts: Sequence[str], *, prompt: int, output: int, concurrency: int) -> pandas.DataFrame:

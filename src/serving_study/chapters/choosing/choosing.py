@@ -33,7 +33,7 @@ from ...errors import HostError
 from ...hardware import ceilings
 from ...models import shapes
 from ...results import certificates, reference, store
-from ...theory import capacity, predictions, reuse
+from ...theory import calibration, capacity, predictions, reuse
 from . import advice
 
 HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING = (
@@ -136,7 +136,7 @@ class Choosing(Parameters):
 
 
 def effects(
-    host: str, *, instance: str = "g6.xlarge", instances: str = "g5.12xlarge", model: str = predictions.TARGET
+    host: str, *, instance: str = "g6.xlarge", instances: str = "g5.12xlarge", model: str = calibration.TARGET
 ) -> pandas.DataFrame:
     """Every effect of every technique, one row a metric and concurrency; a technique of which nothing is known has one
     row without a ratio.
@@ -452,7 +452,7 @@ def _predicted(host: str, model: str, own: bool) -> list[dict]:
     GPUs section 3's only if it is one's own.
     """
     place, shape, rows = ceilings.of_host(host), shapes.load(model), []
-    machine, links = predictions.machine(place), reuse.links(place)
+    machine, links = calibration.machine(place), reuse.links(place)
     by_name = {technique.name: technique for technique in TECHNIQUES}
     for section in (3,) if place.count == 1 else (5,) if not own else (3, 5):
         table = (

@@ -22,7 +22,7 @@ from ...errors import HostError, ModelError, ParameterError
 from ...hardware import ceilings, hosts, prices
 from ...models import shapes
 from ...results import reference, store
-from ...theory import capacity, latency, predictions
+from ...theory import calibration, capacity, latency, predictions
 
 SECTION = 5
 NAME = re.compile(r"(?P<group>.+?)-(?P<split>(?:(?:tp|pp|dp|replicas)\d+-?)+)(?P<ep>-?ep)?(?P<rest>.*)")
@@ -291,7 +291,7 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
         place = ceilings.of_host(cells["host"].iloc[0])
     except HostError:
         return pandas.DataFrame(columns=columns)
-    on, rows = predictions.machine(place, probed=predictions.probed_rates(place)), []
+    on, rows = calibration.machine(place, probed=calibration.probed_rates(place)), []
     means = {
         name: comparisons.summary(cells, name).set_index(["arm", "concurrency"])["mean"]
         for name in ("median_tpot_ms", THROUGHPUT)
@@ -301,12 +301,12 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
         if split.rest or split.group not in MODELS:
             continue
         try:
-            work = predictions.work(shapes.load(MODELS[split.group]), split.tp, split.pp)
+            work = calibration.work(shapes.load(MODELS[split.group]), split.tp, split.pp)
         except ParameterError:
             continue
         prompts, each = store.read_cell(cell.file)["asked"]["prompts"], max(1, cell.concurrency // split.copies)
         seen = latency.closed_loop(
-            predictions.lengths(cell.concurrency, prompts)[: max(1, prompts * each // cell.concurrency)], each, work, on
+            calibration.lengths(cell.concurrency, prompts)[: max(1, prompts * each // cell.concurrency)], each, work, on
         )
         measured = {
             f"measured_{label}": means[name].get(key, math.nan)
