@@ -14,7 +14,7 @@ from pathlib import Path
 import fake_engine
 
 from serving_study import engines, files, loads
-from serving_study.engines import vllm
+from serving_study.engines import lmcache, vllm
 from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment
 from serving_study.hardware.hosts import Host
@@ -23,7 +23,7 @@ from serving_study.measure import sweep
 from serving_study.measure.plan import Plan
 from serving_study.models.checkpoints import Model
 from serving_study.results import certificates
-from serving_study.servers import fleet
+from serving_study.servers import server
 from serving_study.servers.arm import Arm
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ TIMED = {
 class FakeEngine:
     """What `serving_study.engines.ENGINES` wants of a module; an arm's options are fake_engine.py's."""
 
-    COUNTERS = vllm.COUNTERS
+    CORES, COUNTERS = vllm.CORES, vllm.COUNTERS
 
     def __init__(self, variables: dict | None = None):
         self.variables = variables or {}
@@ -52,24 +52,14 @@ class FakeEngine:
             str(python),
             str(SERVER),
             "--port",
-            str(port) if arm.replicas == 1 else "{port}",
+            str(port),
             "--model",
             arm.model.name,
         ]
         for name, value in arm.options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         words += ["--k", str(arm.k)] if arm.k else []
-        words = words if arm.replicas == 1 else vllm.taking_turns(arm, python, port, words)
-        return (
-            vllm.beside(
-                arm,
-                python,
-                words,
-                [str(python), str(SIDECAR), "--port", "{message_port}", "--http-port", "{http_port}"],
-            )
-            if arm.sidecar
-            else words
-        )
+        return words
 
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
@@ -83,11 +73,21 @@ class FakeEngine:
     def ineffective(self, arm, log):
         return vllm.ineffective(arm, log)
 
-    def sidecar(self, log):
-        return vllm.sidecar(log)
-
     def cause(self, log):
         return vllm.cause(log)
+
+
+class FakeCacheServer:
+    """What `serving_study.engines.CACHE_SERVERS` wants of a module; a process's options are fake_sidecar.py's."""
+
+    HEALTH, SETTINGS = lmcache.HEALTH, lmcache.SETTINGS
+
+    def command(self, process, python):
+        ports = ["--port", "{message_port}", "--http-port", "{http_port}"]
+        return [str(python), str(SIDECAR), *ports, *vllm.flags(process.options)]
+
+    def ineffective(self, process, settings):
+        return lmcache.ineffective(process, settings)
 
 
 def model(folder: Path, name: str = "fake") -> Model:
@@ -159,8 +159,9 @@ def plan(
 def register(setattr_, setitem) -> None:
     """Put the fakes in place, through pytest's monkeypatch or plainly."""
     setitem(engines.ENGINES, "fake", FakeEngine())
+    setitem(engines.CACHE_SERVERS, "lmcache", FakeCacheServer())
     setattr_(loads, "ENGINE_SIDE", SIDE)
-    setattr_(fleet, "GRACE_S", 1.0)
+    setattr_(server, "GRACE_S", 1.0)
     # What the machine's other guests take is not under test here; test_certificates plants it.
     setattr_(certificates, "STEAL_SHARE", 1.0)
 

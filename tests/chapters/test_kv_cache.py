@@ -13,7 +13,7 @@ from serving_study.chapters.kv_cache import plan as kv_cache
 from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.chapters.kv_cache.plan import CPU, GPU, KvCache
 from serving_study.doctor import checks
-from serving_study.engines import base, options, vllm
+from serving_study.engines import base, lmcache, options, vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
@@ -357,19 +357,14 @@ def beside(cpu, cache, monkeypatch):
     return made
 
 
-def test_the_lmcache_server_and_its_engine_have_one_command(beside):
+def test_the_lmcache_server_and_its_engine_have_a_command_each(beside):
     memory, disk = beside()
     assert (memory.scratch, disk.scratch, memory.unsupported, disk.unsupported) == (False, True, None, None)
-    words = vllm.command(disk, ROOT / "python", 8000)
-    before, after = words[: words.index("---")], words[words.index("---") + 1 :]
-    assert before[1:7] == [
-        str(ROOT / "src/serving_study/engine_side/beside.py"),
-        "--name",
-        "lmcache",
-        "--log",
-        "{folder}/lmcache.log",
-        "--",
-    ]
+    before, after = (
+        lmcache.command(disk.sidecar, ROOT / "python"),
+        vllm.command(disk.server, ROOT / "python", 8000),
+    )
+    assert [process.role for process in disk.processes] == ["cache server", "server"]
     given = dict(zip(before[before.index("server") + 1 :: 2], before[before.index("server") + 2 :: 2], strict=True))
     assert given["--host"] == given["--http-host"] == "127.0.0.1" and (given["--port"], given["--http-port"]) == (
         "{message_port}",
@@ -418,10 +413,10 @@ def test_the_lmcache_server_s_version_is_part_of_what_decides_a_result_and_other
     assert [arm.unsupported for arm in beside(versions=())] == [
         "lmcache is not installed in the engine's environment"
     ] * 2
-    environment = vllm.environment(memory, Host("cpu", "x", 2, 8, 8), ROOT / "python")
+    environment = vllm.environment(memory.server, Host("cpu", "x", 2, 8, 8), ROOT / "python")
     assert environment["LMCACHE_TRACK_USAGE"] == "false" and environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in vllm.environment(
-        memory.variant(technique="prefix"), Host("cpu", "x", 2, 8, 8), ROOT / "python"
+        memory.variant(technique="prefix").server, Host("cpu", "x", 2, 8, 8), ROOT / "python"
     )
 
 
@@ -470,15 +465,16 @@ EFFECTIVE = [
 @pytest.mark.parametrize(("changed", "problem"), EFFECTIVE)
 def test_the_lmcache_server_has_the_settings_that_it_was_given(beside, changed, problem):
     log = (ROOT / "tests/fixtures/logs/cpu-lmcache-server-disk.log").read_text()
-    arm = beside()[1]
-    arm = arm.variant(sidecar=replace(arm.sidecar, options=arm.sidecar.options | changed))
-    found = vllm.ineffective(arm, log)
+    settings = json.loads(log.partition("beside: ")[2].splitlines()[0])["settings"]
+    process = beside()[1].sidecar
+    process = replace(process, options=process.options | changed)
+    found = lmcache.ineffective(process, settings)
     assert (
         found == problem
         if problem is None or "{}" not in problem
         else found.startswith(problem.split("{}")[0]) and found.endswith(problem.split("{}")[1])
     )
-    assert vllm.ineffective(arm, log.replace("beside: ", "")) == "the LMCache server did not say its configuration"
+    assert lmcache.ineffective(process, None) == "the LMCache server did not say its configuration"
 
 
 def looks(engine=(), sidecar=None, files=None, stored=None):

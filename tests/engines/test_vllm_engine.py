@@ -112,21 +112,23 @@ def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
     )
     for mine, bound in (([0, 1], "0-1"), ([2, 3, 4], "2-4"), ([0, 2], "0,2"), ([5], "5-5")):
         monkeypatch.setattr(vllm, "cores", lambda mine=mine: mine)
-        assert vllm.environment(arm, CPU, python)["VLLM_CPU_OMP_THREADS_BIND"] == bound
-    variables = vllm.environment(arm, CPU, python)
+        assert vllm.environment(arm.server, CPU, python)["VLLM_CPU_OMP_THREADS_BIND"] == bound
+    variables = vllm.environment(arm.server, CPU, python)
     assert (
         variables["VLLM_CPU_KVCACHE_SPACE"] == "1"
         and variables["HF_HUB_OFFLINE"] == "1"
         and variables["LD_PRELOAD"] == ""
     )
     (tmp_path / "lib" / "libiomp5.so").touch()
-    assert vllm.environment(arm, CPU, python)["LD_PRELOAD"] == str(tmp_path / "lib" / "libiomp5.so")
+    assert vllm.environment(arm.server, CPU, python)["LD_PRELOAD"] == str(tmp_path / "lib" / "libiomp5.so")
     monkeypatch.setenv("LD_PRELOAD", "/lib/mine.so")
-    assert vllm.environment(arm, CPU, python)["LD_PRELOAD"] == f"/lib/mine.so:{tmp_path / 'lib' / 'libiomp5.so'}"
+    assert vllm.environment(arm.server, CPU, python)["LD_PRELOAD"] == f"/lib/mine.so:{tmp_path / 'lib' / 'libiomp5.so'}"
 
 
 def test_the_environment_on_a_gpu():
-    variables = vllm.environment(BASELINE.variant(model=replace(BASELINE.model, source="owner/name")), GPU, PYTHON)
+    variables = vllm.environment(
+        BASELINE.variant(model=replace(BASELINE.model, source="owner/name")).server, GPU, PYTHON
+    )
     assert variables["VLLM_NO_USAGE_STATS"] == "1" and not {
         "LD_PRELOAD",
         "VLLM_CPU_OMP_THREADS_BIND",
@@ -295,11 +297,6 @@ def test_the_figures_of_a_start_with_colours(name):
     assert vllm.is_loading(coloured(log(name))) == vllm.is_loading(log(name))
 
 
-def test_what_stands_beside_the_engine_is_read_in_colours():
-    line = log("cpu-lmcache-server-disk")
-    assert vllm.sidecar(f"\x1b[0m{line.strip()}\x1b[0m\r\n") == vllm.sidecar(line) is not None
-
-
 def coloured(text: str) -> str:
     """As the engine writes to a terminal: each line's process and level in colour, numbers too by some programs."""
     text = re.sub(r"^(\([^)]*\))", "\x1b[0;36m\\1\x1b[0;0m", text, flags=re.MULTILINE)
@@ -316,7 +313,7 @@ def test_a_library_is_preloaded_from_a_path_without_a_space(tmp_path, monkeypatc
         lib = tmp_path / place / "lib"
         lib.mkdir(parents=True)
         (lib / "libiomp5.so").write_text(place)
-        named = vllm.environment(BASELINE, CPU, tmp_path / place / "bin" / "python")["LD_PRELOAD"]
+        named = vllm.environment(BASELINE.server, CPU, tmp_path / place / "bin" / "python")["LD_PRELOAD"]
         assert not re.search("[ :]", named) and Path(named).read_text() == place
         assert (named == str(lib / "libiomp5.so")) == (place == "plain")
     folder = tmp_path / "tmp" / f"serving-study-{os.getuid()}"
@@ -360,7 +357,7 @@ def test_a_home_that_cannot_be_written_moves_the_caches(tmp_path, cache, monkeyp
         "CUDA_CACHE_PATH": f"{own}/cuda_cache_path",
         "TORCHINDUCTOR_CACHE_DIR": f"{own}/torchinductor",
     }
-    assert moved.items() <= vllm.environment(BASELINE, CPU, PYTHON).items()
+    assert moved.items() <= vllm.environment(BASELINE.server, CPU, PYTHON).items()
     assert capsys.readouterr().err.startswith(f"{tmp_path}/file/nobody cannot be written: what engines keep ")
     assert capsys.readouterr().err == ""  # it is said once
     # What the caller names himself is left where it is, as long as it can be written.

@@ -33,6 +33,7 @@ from serving_study.errors import StoreError
 from serving_study.measure import sweep
 from serving_study.measure.plan import Cell, Plan
 from serving_study.servers import client, fleet, preflight
+from serving_study.servers import server as processes
 
 with open(paths.DATA / "faults.csv", newline="") as _file:
     ROWS = {row["fault"]: row for row in csv.DictReader(_file)}
@@ -467,7 +468,7 @@ def differing(scene, arm: str, row: dict, fault: Fault, results, error) -> str |
 @pytest.mark.parametrize("names", SWEEPS, ids=lambda names: names[0] if len(names) == 1 else f"{len(names)} faults")
 def test_after_a_fault(study, measured, monkeypatch, names):
     faults = {f"fault-{number}": FAULTS[name] for number, name in enumerate(names)}
-    monkeypatch.setattr(fleet, "GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
     monkeypatch.setattr(client, "LAST_WORDS_S", min(fault.last_words_s for fault in faults.values()))
     scene = Scene(study, monkeypatch, faults)
     with small_disk() if any(fault.disk for fault in faults.values()) else nullcontext():

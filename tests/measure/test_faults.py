@@ -435,7 +435,7 @@ def test_a_server_does_not_outlive_its_warden(study):
         fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
     ):
         assert study.alive() == {server.pid} and server.owns_port() is True
-        server.warden.kill()
+        server.running[0].warden.kill()
         server.require_alive(10)
     study.assert_nothing_left()
 

@@ -117,7 +117,7 @@ def test_processes_are_told_by_their_titles(titles, found):
     server = subprocess.Popen([sys.executable, "-c", TITLED, *titles], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         server.stdout.readline()
-        before = ranks.count(server.pid, HOST)
+        before = ranks.count([server.pid], HOST)
         assert sorted(about["name"] for about in before["processes"].values()) == found and before["nvlink"] == {}
         after = {
             "processes": {pid: about | {"cpu_s": about["cpu_s"] + 2.0} for pid, about in before["processes"].items()},
@@ -132,7 +132,7 @@ def test_processes_are_told_by_their_titles(titles, found):
         for process in children:
             process.kill()
         server.communicate(b"\n")
-    assert ranks.count(server.pid, HOST) == {"processes": {}, "nvlink": {}}
+    assert ranks.count([server.pid], HOST) == {"processes": {}, "nvlink": {}}
 
 
 def nvml(monkeypatch, counted, supported=True):

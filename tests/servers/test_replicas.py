@@ -3,17 +3,15 @@ whose.
 """
 
 import asyncio
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
-from serving_study import environments
-from serving_study.servers import metrics
-
-sys.path.insert(0, str(environments.ENGINE_SIDE))
-import replicas  # noqa: E402
+from serving_study.engines.process import Process
+from serving_study.errors import ServerError
+from serving_study.servers import fleet, metrics
+from serving_study.servers.programs import front
 
 EVENT = b"data: {}\n\n"
 
@@ -64,11 +62,11 @@ async def behind_one_port(upstreams, clients):
 
     servers = [await asyncio.start_server(closing(upstream.serve), "127.0.0.1", 0) for upstream in upstreams]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
-    front = await asyncio.start_server(closing(replicas.Front(ports).serve), "127.0.0.1", 0)
+    entrance = await asyncio.start_server(closing(front.Front(ports).serve), "127.0.0.1", 0)
     try:
-        return await clients(front.sockets[0].getsockname()[1], servers)
+        return await clients(entrance.sockets[0].getsockname()[1], servers)
     finally:
-        for server in [front, *servers]:
+        for server in [entrance, *servers]:
             server.close()
         _, late = await asyncio.wait(answering, timeout=10) if answering else ((), ())
         assert not late, late
@@ -186,16 +184,18 @@ def test_health_is_that_of_all():
     ],
 )
 def test_each_server_has_gpus_or_cores_of_its_own(ranks, environment, shares):
-    assert replicas.shares(2, ranks, environment) == shares
+    server = Process("server", "vllm", options={"tensor_parallel_size": ranks})
+    assert [fleet.places(server, environment, first, 2 * ranks) for first in (0, ranks)] == shares
 
 
 def test_too_few_gpus_for_all():
-    with pytest.raises(SystemExit, match="2 servers of 2 ranks were asked for, and CUDA_VISIBLE_DEVICES has 3: 0,1,2"):
-        replicas.shares(2, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
+    server = Process("server", "vllm", options={"tensor_parallel_size": 2})
+    with pytest.raises(ServerError, match="4 ranks were asked for, and CUDA_VISIBLE_DEVICES has 3: 0,1,2"):
+        fleet.places(server, {"CUDA_VISIBLE_DEVICES": "0,1,2"}, 0, 4)
 
 
 def test_samples_get_a_label_and_comments_stay():
     assert (
-        replicas.labelled('# HELP a text\n# TYPE a counter\na{x="1"} 2\nb 3\n', 1)
+        front.labelled('# HELP a text\n# TYPE a counter\na{x="1"} 2\nb 3\n', 1)
         == '# HELP a text\n# TYPE a counter\na{replica="1",x="1"} 2\nb{replica="1"} 3\n'
     )

@@ -3,19 +3,17 @@ to one is the arm's.
 """
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import threading
 
+import psutil
 import pytest
 from fake_study import cells, failed, starts, wait_for
 
-from serving_study import engines, environments, paths
+from serving_study.errors import ServerError
 from serving_study.measure import sweep
-
-sys.path.insert(0, str(environments.ENGINE_SIDE))
-import beside  # noqa: E402
+from serving_study.servers import fleet, preflight
 
 
 def test_the_server_beside_is_up_before_the_engine_and_ends_with_it(study):
@@ -26,32 +24,20 @@ def test_the_server_beside_is_up_before_the_engine_and_ends_with_it(study):
         assert (cell["certificate"]["verdict"], failed(cell)) == ("pass", []) and cell["server"]["owns_port"] is True
     record = starts(done)["pair"]
     assert record["figures"]["sidecar_s"] > 0 and "sidecar_s" not in starts(done)["alone"]["figures"]
-    command = record["command"]
-    assert command[:6] == [
-        "python",
-        "./src/serving_study/engine_side/beside.py",
-        "--name",
-        "lmcache",
-        "--log",
-        "{folder}/lmcache.log",
-    ]
-    assert (
-        command[command.index("--chunk-size") + 1] == "128"
-        and command.index("---") < command.index("--model")
-        and "{http_port}" in command
-    )
+    [command] = record["other_commands"]
+    assert command[command.index("--chunk-size") + 1] == "128" and "{http_port}" in command
+    assert "--chunk-size" not in record["command"] and "--model" in record["command"]
     [log] = done.store.folder.glob("*/arms/pair/lmcache.log")
-    assert log.read_text().startswith("listening on ") and "listening" not in log.with_name("server.log").read_text()
+    assert "\nlistening on " in log.read_text() and "listening" not in log.with_name("server.log").read_text()
     study.assert_nothing_left()
 
 
 FAULTS = [
     (
         "dies-at-start",
-        "RuntimeError: lmcache, which the engine needs beside it, ended with exit code 3: ValueError: no "
-        "such eviction policy",
+        "lmcache, which the engine needs beside it, ended with exit code 3: ValueError: no such eviction policy",
     ),
-    ("port-taken", "the port is taken"),
+    ("port-taken", "lmcache, which the engine needs beside it, ended with exit code 1: the port is taken"),
     ("other-settings", "chunk_size 64, wanted 128"),
 ]
 
@@ -107,66 +93,51 @@ def test_a_killed_harness_leaves_neither_behind(study, faults):
 
 
 def test_a_stranger_on_one_of_its_ports_is_named(study, foreign, monkeypatch):
-    arm = study.arm("pair", sidecar={"chunk_size": 128})
-    real = engines.get("fake").sidecar
     monkeypatch.setattr(
-        type(engines.get("fake")),
-        "sidecar",
-        lambda self, log: {**vllm_said, "http_port": foreign} if (vllm_said := real(log)) else None,
+        preflight,
+        "owner_group",
+        lambda port, group, real=preflight.owner_group: real(foreign if stolen(port) else port, group),
     )
-    done = sweep.run(study.plan([arm]))
-    assert starts(done)["pair"]["reason"].startswith(f"port {foreign} is held by ")
-
-
-def run_beside(tmp_path, *words, ready_s="1", engine=("-c", "print('engine')")):
-    """The program itself, with this Python for both commands; `words` are the first one's."""
-    program = [
-        sys.executable,
-        beside.__file__,
-        "--name",
-        "lmcache",
-        "--log",
-        str(tmp_path / "beside.log"),
-        "--ready-s",
-        ready_s,
-        "--",
-        sys.executable,
-        *words,
-        "---",
-        sys.executable,
-        *engine,
-    ]
-    return subprocess.run(program, capture_output=True, text=True, timeout=60)
-
-
-def test_one_that_never_answers_has_a_deadline(tmp_path):
-    done = run_beside(tmp_path, "-u", "-c", "import time; print('thinking'); time.sleep(600)")
-    assert (
-        done.returncode == 1
-        and done.stdout
-        == "    | thinking\nRuntimeError: lmcache, which the engine needs beside it, did not get ready "
-        "within 1 s: thinking\n"
+    stolen = lambda port: any(  # noqa: E731
+        event["arm"] == "sidecar" and event["port"] == port for event in study.events("server")
     )
+    done = sweep.run(study.plan([study.arm("pair", sidecar={"chunk_size": 128})]))
+    assert "is held by" in starts(done)["pair"]["reason"]
 
 
-def test_the_exit_code_is_the_engine_s_and_both_have_the_same_ports(tmp_path):
-    sidecar = (str(paths.ROOT / "tests" / "fake_sidecar.py"), "--port", "{message_port}", "--http-port", "{http_port}")
-    done = run_beside(
-        tmp_path, *sidecar, ready_s="30", engine=("-c", "import sys; print('engine has {message_port}'); sys.exit(5)")
-    )
-    said = json.loads(done.stdout.splitlines()[0].removeprefix("beside: "))
-    assert (
-        done.returncode == 5
-        and said["settings"]["mp"]["chunk_size"] == 256
-        and done.stdout.splitlines()[1] == f"engine has {said['message_port']}"
-    )
+def test_one_that_never_answers_has_a_deadline(study, monkeypatch):
+    monkeypatch.setattr(fleet, "CACHE_SERVER_S", 1.0)
+    done = sweep.run(study.plan([study.arm("pair", sidecar={"fault": "silent"}), study.arm("next")]))
+    record = starts(done)["pair"]
+    assert record["reason"] == "lmcache did not answer within 1 s" and "listening on" in record["last_lines"][-1]
+    assert {arm for arm, *_ in cells(done)} == {"next"}
+    study.assert_nothing_left()
 
 
-def test_two_commands_are_wanted(tmp_path):
-    done = subprocess.run(
-        [sys.executable, beside.__file__, "--name", "lmcache", "--log", str(tmp_path / "log"), "--", "one"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2 and "two commands are wanted, with --- between them" in done.stderr
+@pytest.mark.parametrize(("role", "name"), [("sidecar", "lmcache"), ("pair", "server")])
+def test_a_process_that_is_killed_is_the_one_that_the_arm_names(study, role, name):
+    plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
+    folder = study.folder / "log"
+    with (
+        pytest.raises(ServerError) as caught,
+        fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+    ):
+        [pid] = [event["pid"] for event in study.events("server") if event["arm"] == role]
+        os.kill(pid, signal.SIGKILL)
+        server.require_alive(10)
+    assert caught.value.log.name == f"{name}.log" and "SIGKILL" in caught.value.reason
+    assert ("lmcache, which the engine needs" in caught.value.reason) == (name == "lmcache")
+    study.assert_nothing_left()
+
+
+def test_all_processes_are_frozen_and_go_on_together(study):
+    plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
+    with fleet.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+        pids = [event["pid"] for event in study.events("server")]
+        assert len(pids) == 2
+        server.freeze()
+        wait_for(lambda: {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED})
+        server.thaw()
+        wait_for(lambda: psutil.STATUS_STOPPED not in {psutil.Process(pid).status() for pid in pids})
+        assert server.alive() and server.owns_port() is True
+    study.assert_nothing_left()

@@ -24,12 +24,9 @@ def test_two_servers_share_a_load_and_count_together(study):
         and cell["ranks"]["copies"] == 2
         and [row["name"] for row in cell["ranks"]["processes"]] == ["VLLM::Worker_TP0"] * 2
     )
-    command = starts(done)["two"]["command"]
-    assert (
-        command[:7]
-        == ["python", "./src/serving_study/engine_side/replicas.py", "--port", "0", "--replicas", "2", "--ranks"]
-        and "{port}" in command
-    )
+    assert "front.py" not in " ".join(starts(done)["two"]["command"])
+    logs = {file.name for file in done.store.folder.glob("*/arms/two/*.log")}
+    assert logs == {"server.log", "server-2.log", "front.log"}
     study.assert_nothing_left()
 
 

@@ -3,9 +3,10 @@
 from types import ModuleType
 
 from ..errors import ParameterError
-from . import vllm
+from . import lmcache, vllm
 
 ENGINES = {"vllm": vllm}
+CACHE_SERVERS = {"lmcache": lmcache}
 
 
 def get(name: str) -> ModuleType:

@@ -31,18 +31,21 @@ class Process:
     """One process that an arm starts.
 
     `role` is what it does for the arm (`server`, `prefill`, `decode`, `cache server`), `engine` whose command line it
-    has. `options` are flags by name without dashes (`max_model_len`), a value of True being a bare flag; `speculative`
-    is vLLM's `--speculative-config`. `version` is the distribution's of a cache server, `memory_gib` about what that
+    has, `name` its arm's. `options` are flags by name without dashes (`max_model_len`), a value of True being a bare flag; `speculative`
+    is vLLM's `--speculative-config`. With `resettable` its caches can be emptied over HTTP.
+    `version` is the distribution's of a cache server, `memory_gib` about what that
     takes."""
 
     role: str
     engine: str
+    name: str = ""
     model: Model | None = None
     options: dict = field(default_factory=dict)
     speculative: dict | None = None
     draft: Model | None = None
     environment: dict = field(default_factory=dict)
     gpus: int = 0
+    resettable: bool = False
     version: str | None = None
     memory_gib: float = 0.0
 

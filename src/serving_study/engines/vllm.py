@@ -2,8 +2,7 @@
 
 What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank, and its lines have
 colours and names of processes (`logs`); `--speculative-model` and `--num-speculative-tokens` are gone, everything about
-speculation is one JSON option; an unknown key inside `kv_connector_extra_config` is accepted in silence. An arm with a
-sidecar has two servers: `beside` makes one command of them."""
+speculation is one JSON option; an unknown key inside `kv_connector_extra_config` is accepted in silence."""
 
 import functools
 import hashlib
@@ -16,7 +15,6 @@ import tempfile
 from pathlib import Path
 
 from .. import paths
-from ..environments import ENGINE_SIDE
 from ..errors import HostError
 from ..hardware.hosts import Host, cores
 from . import base, logs
@@ -34,21 +32,7 @@ CHUNKS_HANDED_ON, EVENTS_QUEUED = (
     "lmcache_mp_l2_store_submitted_objects_chunks_total",
     "lmcache_mp_event_bus_queue_depth",
 )
-SIDECARS = {
-    "lmcache": (
-        "-m",
-        "lmcache.cli.main",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "{message_port}",
-        "--http-host",
-        "127.0.0.1",
-        "--http-port",
-        "{http_port}",
-    )
-}
+CORES = "VLLM_CPU_OMP_THREADS_BIND", "|"  # where ranks' cores stand, and what stands between one's and the next's
 COUNTERS = base.Counters(
     samples={
         base.DRAFTS: "vllm:spec_decode_num_drafts_total",
@@ -129,7 +113,6 @@ CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 
 def command(arm: Process, python: Path, port: int) -> list[str]:
     """The server's command line. It binds to 127.0.0.1 only."""
-    own = str(port) if arm.replicas == 1 else "{port}"
     words = [
         str(python),
         "-m",
@@ -139,57 +122,19 @@ def command(arm: Process, python: Path, port: int) -> list[str]:
         "--host",
         "127.0.0.1",
         "--port",
-        own,
+        str(port),
         "--served-model-name",
         arm.model.name,
     ]
     if arm.weights == "random":
         words += ["--load-format", "dummy"]
-    words += _flags(arm.options)
+    words += flags(arm.options)
     if arm.speculative:
         words += ["--speculative-config", json.dumps(arm.speculative)]
-    words = words if arm.replicas == 1 else taking_turns(arm, python, port, words)
-    return beside(arm, python, words, [str(python), *SIDECARS[arm.sidecar.engine]]) if arm.sidecar else words
+    return words
 
 
-def beside(arm: Process, python: Path, command: list[str], sidecar: list[str]) -> list[str]:
-    """The command line of `sidecar`, with the options that the arm gives it, and of the engine behind it;
-    `{message_port}` and `{http_port}` are settled when it runs, `{folder}` is the one that the arm's logs are in.
-    """
-    options = _flags(arm.sidecar.options)
-    return [
-        str(python),
-        str(ENGINE_SIDE / "beside.py"),
-        "--name",
-        arm.sidecar.engine,
-        "--log",
-        f"{{folder}}/{arm.sidecar.engine}.log",
-        "--",
-        *sidecar,
-        *options,
-        "---",
-        *command,
-    ]
-
-
-def taking_turns(arm: Process, python: Path, port: int, command: list[str]) -> list[str]:
-    """The command line of so many servers behind one port; `{port}` in `command` is each one's own."""
-    each = arm.ranks // arm.replicas
-    return [
-        str(python),
-        str(ENGINE_SIDE / "replicas.py"),
-        "--port",
-        str(port),
-        "--replicas",
-        str(arm.replicas),
-        "--ranks",
-        str(each),
-        "--",
-        *command,
-    ]
-
-
-def _flags(options: dict) -> list[str]:
+def flags(options: dict) -> list[str]:
     """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing,
     a mapping or list JSON.
     """
@@ -225,6 +170,7 @@ def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "LMCACHE_TRACK_USAGE": "false",
+        "LMCACHE_DISABLE_BANNER": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "",
         "NO_COLOR": "1",
@@ -235,10 +181,8 @@ def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
     }
     variables |= caches()
-    if arm.technique == "offload":
+    if arm.resettable:
         variables["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache, which the probe of a tier needs
-    if arm.sidecar:
-        variables |= {"LMCACHE_DISABLE_BANNER": "1"}
     if Path(arm.model.source).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
     if not host.gpus:
@@ -374,8 +318,6 @@ def ineffective(arm: Process, log: str) -> str | None:
     A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key of a
     second tier in the LMCache server."""
     log = logs.plain(log)
-    if arm.sidecar:
-        return _ineffective_beside(arm.sidecar.options, sidecar(log))
     wanted = {
         name.removeprefix("LMCACHE_").lower(): value
         for name, value in arm.environment.items()
@@ -392,57 +334,6 @@ def ineffective(arm: Process, log: str) -> str | None:
         for name, value in wanted.items()
         if not _same(effective.get(name), value)
     ]
-    return "; ".join(differs) or None
-
-
-def sidecar(log: str) -> dict | None:
-    """What an arm's log says of the server beside it: `name`, `message_port`, `http_port`, `ready_s`, `settings`; None
-    without one.
-    """
-    found = re.search(r"^beside: (\{.*\})$", logs.plain(log), re.MULTILINE)
-    return json.loads(found[1]) if found else None
-
-
-# Where the LMCache server's /config has what a flag sets, and in how many of its units.
-EFFECTIVE = {
-    "chunk_size": ("mp.chunk_size", 1),
-    "supported_transfer_mode": ("mp.supported_transfer_mode", 1),
-    "l1_size_gb": ("storage_manager.l1_manager_config.memory_config.size_in_bytes", 2**30),
-    "eviction_policy": ("storage_manager.eviction_config.eviction_policy", 1),
-    "l2_adapter": ("storage_manager.l2_adapter_config.adapters", 1),
-}
-OF_ADAPTER = {
-    "type": None,
-    "eviction": "eviction_config",
-}  # keys of a second tier that have another name there, or none
-
-
-def _ineffective_beside(wanted: dict, found: dict | None) -> str | None:
-    if not found:
-        return "the LMCache server did not say its configuration"
-    differs = []
-    for name, value in wanted.items():
-        place, unit = EFFECTIVE.get(name, (f"mp.{name}", 1))
-        effective = found["settings"]
-        for part in place.split("."):
-            effective = effective.get(part) if isinstance(effective, dict) else None
-        if isinstance(value, dict):
-            [effective] = effective if isinstance(effective, list) and len(effective) == 1 else [{}]
-            for key, inner in value.items():
-                key = OF_ADAPTER.get(key, key)
-                if (
-                    key is None
-                    or isinstance(inner, dict)
-                    and all(f"{word}={setting!r}" in str(effective.get(key)) for word, setting in inner.items())
-                ):
-                    continue
-                if isinstance(inner, dict) or not _same(
-                    None if effective.get(key) is None else str(effective[key]), inner
-                ):
-                    differs.append(f"{name}.{key} {effective.get(key, 'not there')}, wanted {inner}")
-        elif not _same(None if effective is None else str(effective), int(value * unit) if unit > 1 else value):
-            there = "not there" if effective is None else effective / unit if unit > 1 else effective
-            differs.append(f"{name} {there}, wanted {value}")
     return "; ".join(differs) or None
 
 

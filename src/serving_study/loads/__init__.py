@@ -19,7 +19,7 @@ from ..engines import vllm
 from ..engines.logs import tail
 from ..environments import ENGINE_SIDE, Environment
 from ..errors import LoadError, ServerError
-from ..servers.server import Server, died
+from ..servers.fleet import Fleet
 from . import prompts
 from .datasets import Dataset
 from .prompts import Exact
@@ -144,7 +144,7 @@ class Generator:
             self.import_s = self._answer(time.monotonic() + timeout_s, None)["import_s"]
         return self.import_s
 
-    def run(self, load: Load, server: Server, *, tokenizer: str, repeat: int = 0, timeout_s: float = 3600) -> dict:
+    def run(self, load: Load, server: Fleet, *, tokenizer: str, repeat: int = 0, timeout_s: float = 3600) -> dict:
         """Drive `load` against `server`; `{"result": …, "client": …}` as the worker answers.
 
         Of requests that come one by one, where the data set asks for it, `watched` has the server's counters after
@@ -175,10 +175,10 @@ class Generator:
             raise LoadError(f"the load {load.name} could not be driven", value=answer["error"], next=f"less {self.log}")
         return answer
 
-    def _answer(self, deadline: float, server: Server | None) -> dict:
+    def _answer(self, deadline: float, server: Fleet | None) -> dict:
         while b"\n" not in self._buffer:
             if server is not None and not server.alive():
-                raise died(server.arm, server.log, server.warden.returncode)
+                raise server.death()
             if time.monotonic() > deadline:
                 if server is None:
                     raise LoadError(

@@ -42,13 +42,13 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
     began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
-        client.fill(server, prompt, "a prefix to be found by the load")
-    before, counted = _scrape(server), ranks.count(server.pid, plan.host) if cell.arm.technique == "parallel" else None
+        server.fill(prompt, "a prefix to be found by the load")
+    before, counted = _scrape(server), ranks.count(server.pids, plan.host) if cell.arm.technique == "parallel" else None
     below = tiers.look(cell.arm, server, before)
     with hosts.Sampler(plan.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
-    parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pid, plan.host))} if counted else {}
+    parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pids, plan.host))} if counted else {}
     result, requests = records.split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
     samples = engines.get(cell.arm.engine).COUNTERS

@@ -71,7 +71,7 @@ class Plan:
         """
         needed = {name: self.environment.versions.get(name) for name in arm.distributions}
         if given := variables.deciding():
-            set_here = engines.get(arm.engine).environment(arm, self.host, self.environment.python)
+            set_here = engines.get(arm.engine).environment(arm.server, self.host, self.environment.python)
             given = {name: value for name, value in given.items() if name == "LD_PRELOAD" or name not in set_here}
         return arm.identity() | ({"distributions": needed} if needed else {}) | ({"variables": given} if given else {})
 

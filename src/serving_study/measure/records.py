@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pandas
 
-from .. import __version__, engines, files, paths
+from .. import __version__, files, paths
 from ..engines import logs
 from ..environments import variables
 from ..errors import ServerError, StudyError
 from ..results import sources, store
 from ..results.store import Run, Store
-from ..servers import language
+from ..servers import fleet, language
 from ..servers.arm import Arm
 from .plan import Cell, Plan
 
@@ -111,7 +111,7 @@ def write_start(
     `failed` with `figures` is an arm whose server came up and was lost before its cells were done; `later` is what went
     wrong after all that was wanted of a good start was had.
     """
-    command = engines.get(arm.engine).command(arm, Path("python"), 0)
+    command, *others = fleet.commands(arm, Path("python")).values()
     files.write(
         run.start_folder(arm.name) / "start.json",
         {
@@ -128,13 +128,8 @@ def write_start(
             "lost_cells": list(lost),
             "figures": figures or {},
             **({"later": later | {"last_lines": list(map(logs.tidied, later["last_lines"]))}} if later else {}),
-            "command": [
-                str(word)
-                .replace(str(arm.model.source), arm.model.name)
-                .replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "")
-                .replace(str(paths.ROOT), ".")
-                for word in command
-            ],
+            "command": _published(arm, command),
+            **({"other_commands": [_published(arm, words) for words in others]} if others else {}),
             "labels": {"host": plan.host.name, "weights": arm.weights, "acceptance": arm.acceptance},
             "at": files.now(),
         },
@@ -201,3 +196,14 @@ def split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[d
     for name in ("base_url", "tokenizer_id", "model_id"):
         kept.pop(name, None)
     return kept, requests
+
+
+def _published(arm: Arm, command: list[str]) -> list[str]:
+    """A command without this machine's paths."""
+    return [
+        str(word)
+        .replace(str(arm.model.source), arm.model.name)
+        .replace(str(arm.draft.source) if arm.draft else "\0", arm.draft.name if arm.draft else "")
+        .replace(str(paths.ROOT), ".")
+        for word in command
+    ]

@@ -55,7 +55,19 @@ class Arm:
         """
         if gpus % replicas:
             raise ParameterError("GPUs do not divide by servers", value=f"{gpus} by {replicas}", allowed="a multiple")
-        server = Process(SERVER, engine, model, options or {}, speculative, draft, environment or {}, gpus // replicas)
+        resettable = labels.get("technique") == "offload"  # the probe of a tier empties the device
+        server = Process(
+            SERVER,
+            engine,
+            name,
+            model,
+            options or {},
+            speculative,
+            draft,
+            environment or {},
+            gpus // replicas,
+            resettable,
+        )
         before = (sidecar,) if sidecar else ()
         return cls(name, (*before, *[server] * replicas), "turns" if replicas > 1 else "none", **labels)
 

@@ -1,41 +1,253 @@
-"""The life of an arm's server: start, ready, stop.
+"""The life of an arm's processes: each under its own warden, with its own ports and its own log; ready together, frozen
+together, ended together.
 
 Ready means that one real request came back with tokens from the model that was asked for, through a port that our own
-process group holds; a health page answers long before that, and another job's server may answer in our place. A server
-is started under a warden (`programs/warden.py`), so that nothing of it outlives the harness.
+process group holds; a health page answers long before that, and another job's server may answer in our place. A cache
+server is up before the servers start that need it. Of several servers, a front takes the requests.
 
     with fleet.serve(arm, host, environment, folder) as server:
         requests to server.url
 """
 
 import contextlib
+import json
 import os
-import shlex
 import shutil
-import subprocess
+import signal
 import sys
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import engines, paths
 from ..engines import logs, vllm
+from ..engines.process import Process
 from ..environments import Environment, variables
-from ..errors import ServerError
+from ..errors import LoadError, ServerError
 from ..hardware.hosts import Host
 from . import client, language, preflight
 from .arm import Arm
-from .server import WARDEN, Server
+from .server import Server, died, start
 
-GRACE_S = 30.0
+FRONT = Path(__file__).with_name("programs") / "front.py"
 PROBE_PROMPT = "The capital of France is"
 PROBE_TOKENS = 24
+CACHE_SERVER_S = 180.0  # within which a cache server has to answer
 
 
-def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Server:
-    """Start `arm`'s server and return at once; `folder` gets `server.log`.
+@dataclass
+class Fleet:
+    """An arm's processes, those that are started: where they answer, their state, the figures of their start.
+
+    `settings` are what the cache server says of itself, `cache_ready_s` how long it took.
+    """
+
+    arm: Arm
+    host: Host
+    environment: Environment
+    folder: Path
+    port: int
+    began: float
+    running: list[Server] = field(default_factory=list)
+    start: dict = field(default_factory=dict)
+    settings: dict | None = None
+    cache_ready_s: float | None = None
+    frozen_s: float = 0.0
+    _frozen_at: float | None = None
+    _servers: list[Server] = field(default_factory=list)
+    _cache_server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """Of the server, the first of several."""
+        return self.folder / "server.log"
+
+    @property
+    def pids(self) -> list[int]:
+        """The servers' process groups."""
+        return [server.pid for server in self._servers]
+
+    @property
+    def pid(self) -> int:
+        """The first server's process group."""
+        return self.pids[0]
+
+    @property
+    def sidecar_url(self) -> str | None:
+        """Where the cache server answers."""
+        return self._cache_server.url if self._cache_server else None
+
+    def text(self) -> str:
+        """What all servers have printed."""
+        return "".join(logs.read(server.log) for server in self._servers)
+
+    def begin(self) -> None:
+        """Start what nothing else has to be ready for."""
+        cache = self.arm.sidecar
+        ports = [self.port] if self.arm.front == "none" else [preflight.free_port() for _ in self.arm.servers]
+        self._waiting = list(zip(self.arm.servers, ports, strict=True))
+        if self.arm.front == "turns":
+            words = [sys.executable, str(FRONT.resolve()), str(self.port), "/health", *map(str, ports)]
+            self._start("front", words, (self.port,), dict(os.environ))
+        if cache:
+            places = preflight.free_port(), preflight.free_port()
+            words = filled(engines.CACHE_SERVERS[cache.engine].command(cache, self.environment.python), places)
+            variables = whole_environment(self.arm, self.host, self.environment)
+            self._cache_server = self._start(cache.engine, words, places, variables)
+        else:
+            self._start_servers()
+
+    def advance(self) -> None:
+        """Start the servers once the cache server is up. Raises ServerError where it did not get ready in time."""
+        if not self._waiting or not self._cache_server.alive():
+            return
+        waited_s = time.monotonic() - self.began - self.frozen_s
+        kind = engines.CACHE_SERVERS[self.arm.sidecar.engine]
+        try:
+            client.get(f"{self.sidecar_url}{kind.HEALTH}", 2)
+            if not self._cache_server.alive():  # a stranger answered
+                return
+            self.settings = json.loads(client.get(f"{self.sidecar_url}{kind.SETTINGS}", 10))
+        except (OSError, ValueError):
+            if waited_s > CACHE_SERVER_S:
+                raise self.error(
+                    "what the engine needs beside it did not get ready",
+                    f"{self.arm.sidecar.engine} did not answer within {CACHE_SERVER_S:g} s",
+                    self._cache_server.log,
+                ) from None
+            return
+        self.cache_ready_s = round(waited_s, 2)
+        self._start_servers()
+
+    def _start_servers(self) -> None:
+        python, first = self.environment.python, 0
+        for number, (process, port) in enumerate(self._waiting, 1):
+            words = engines.get(process.engine).command(process, python, port)
+            if self._cache_server:
+                words = filled(words, self._cache_server.ports)
+            variables = whole_environment(self.arm, self.host, self.environment)
+            if len(self._waiting) > 1:
+                variables |= places(process, variables, first, self.arm.ranks)
+            name = "server" if number == 1 else f"server-{number}"
+            self._servers.append(self._start(name, words, (port,), variables))
+            first += process.ranks
+        self._waiting = []
+
+    def _start(self, name: str, words: list[str], ports: tuple[int, ...], variables: dict) -> Server:
+        place = scratch(self.arm) if self.arm.scratch else None
+        self.running.append(start(name, words, ports, self.folder / f"{name}.log", variables, place))
+        return self.running[-1]
+
+    def alive(self) -> bool:
+        """Whether every process lives."""
+        return all(server.alive() for server in self.running)
+
+    def require_alive(self, within_s: float = 0.0) -> None:
+        """Raises ServerError with the cause when a process has ended, or ends within so many seconds."""
+        deadline = time.monotonic() + within_s
+        while self.alive():
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.05)
+        raise self.death()
+
+    def death(self) -> ServerError:
+        """The error for the process that ended first, with the cause from its own log."""
+        dead = [server for server in self.running if not server.alive()]
+        first = min(dead, key=lambda server: server.ended_at() or float("inf"))
+        error = died(self.arm, first.log, first.warden.returncode)
+        if first in self._servers:
+            return error
+        code = first.warden.returncode
+        error.reason = f"{first.name}, which the engine needs beside it, ended with exit code {code}: {error.reason}"
+        return error
+
+    def fill(self, prompt: str, what: str) -> None:
+        """One request for one token, which leaves the prompt's cache behind.
+
+        Raises ServerError where a process is dead, LoadError (`what` could not be sent) where none is.
+        """
+        try:
+            client.complete(self.url, self.arm.model.name, prompt, 1, 300)
+        except (OSError, ValueError) as error:
+            self.require_alive(client.LAST_WORDS_S)
+            raise LoadError(
+                f"{what} could not be sent", value=f"{type(error).__name__}: {error}", next=f"less {self.log}"
+            ) from None
+
+    def error(self, what: str, reason: str, log: Path | None = None) -> ServerError:
+        """The error for a start that came to nothing."""
+        log = log or self.log
+        return ServerError(f"{self.arm.name}: {what}", reason=reason, log=log, last_lines=logs.tail(log))
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen_at is not None
+
+    def freeze(self) -> None:
+        """Stop every process where it is (SIGSTOP): it takes no time from the one that is measured."""
+        if self.alive() and not self.frozen:
+            self._frozen_at = time.monotonic()
+            self.bind_again()
+            for server in self.running:
+                server.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let frozen processes go on."""
+        if self.frozen:
+            self.frozen_s += time.monotonic() - self._frozen_at
+            self._frozen_at = None
+            for server in self.running:
+                server.signal(signal.SIGCONT)
+
+    def unbind(self) -> None:
+        """Let processes bound to one core use every core, until `bind_again`."""
+        for server in self.running:
+            server.unbind()
+
+    def bind_again(self) -> None:
+        """Undo `unbind`."""
+        for server in self.running:
+            server.bind_again()
+
+    def owns_port(self) -> bool | None:
+        """Whether the listeners on all our ports belong to our process groups; None when the system does not say."""
+        owners = [server.owns_ports() for server in self.running]
+        return False if False in owners else None if None in owners else True
+
+
+def filled(words: list[str], ports: tuple[int, int]) -> list[str]:
+    """A command with a cache server's ports in place of their names."""
+    for name, port in zip(("message_port", "http_port"), ports, strict=True):
+        words = [word.replace("{" + name + "}", str(port)) for word in words]
+    return words
+
+
+def places(process: Process, variables: dict, first: int, ranks: int) -> dict[str, str]:
+    """A server's own GPUs or cores: as many as it has ranks, from the `first` of those of all `ranks` of the arm.
+
+    Raises ServerError where the variable that lists them has fewer.
+    """
+    cores, mark = engines.get(process.engine).CORES
+    name, mark = (cores, mark) if cores in variables else ("CUDA_VISIBLE_DEVICES", ",")
+    parts = [part for part in variables.get(name, "").split(mark) if part] or list(map(str, range(ranks)))
+    if len(parts) < ranks:
+        raise ServerError(
+            "too few places for the servers",
+            reason=f"{ranks} ranks were asked for, and {name} has {len(parts)}: {variables[name]}",
+        )
+    return {name: mark.join(parts[first : first + process.ranks])}
+
+
+def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Fleet:
+    """Start `arm`'s processes and return at once; `folder` gets a log each.
 
     Raises HostError, before anything starts, for a busy port, too little memory or disk, or a variable of the caller
     that would break it. The caller has to `stop` it.
@@ -46,40 +258,36 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
     preflight.check_memory(arm, host)
     folder.mkdir(parents=True, exist_ok=True)
     preflight.check_disk(folder)
-    port = port or preflight.free_port()
-    engine = engines.get(arm.engine)
-    log = folder / "server.log"
-    began = time.monotonic()
-    command = [
-        word.replace("{folder}", str(folder.resolve())) for word in engine.command(arm, environment.python, port)
-    ]
-    log.write_text(f"$ {shlex.join(command)}\n")
-    place = scratch(arm) if arm.scratch else None
-    if place:
-        shutil.rmtree(place, ignore_errors=True)
+    if arm.scratch:
+        shutil.rmtree(place := scratch(arm), ignore_errors=True)
         place.mkdir(parents=True)
         preflight.check_disk(place, preflight.SCRATCH_GIB)
-    warden = subprocess.Popen(
-        [sys.executable, str(WARDEN.resolve()), str(GRACE_S), str(log.resolve()), *command],
-        cwd=place,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        env=whole_environment(arm, host, environment),
-    )
-    return Server(arm, f"http://127.0.0.1:{port}", port, int(warden.stdout.readline() or 0), log, warden, began)
+    fleet = Fleet(arm, host, environment, folder, port or preflight.free_port(), time.monotonic())
+    try:
+        fleet.begin()
+    except BaseException:
+        stop(fleet)
+        raise
+    return fleet
+
+
+def commands(arm: Arm, python: Path) -> dict[str, list[str]]:
+    """The arm's commands by process, ports left open."""
+    cache = arm.sidecar
+    words = {"server": engines.get(arm.engine).command(arm.server, python, 0)}
+    return words | ({cache.engine: engines.CACHE_SERVERS[cache.engine].command(cache, python)} if cache else {})
 
 
 def whole_environment(arm: Arm, host: Host, environment: Environment) -> dict[str, str]:
-    """The whole environment of an arm's server: the caller's, without what would put colours into its log, and what the
-    engine needs.
+    """The whole environment of an arm's processes: the caller's, without what would put colours into their logs, and
+    what the engine needs.
     """
     callers = {name: value for name, value in os.environ.items() if name not in vllm.DROPPED}
-    return callers | engines.get(arm.engine).environment(arm, host, environment.python)
+    return callers | engines.get(arm.engine).environment(arm.server, host, environment.python)
 
 
 def scratch(arm: Arm) -> Path:
-    """Where an arm's server writes to disk: emptied before each start, so that nothing of an earlier one is found in
+    """Where an arm's processes write to disk: emptied before each start, so that nothing of an earlier one is found in
     it.
     """
     return paths.CACHE / "scratch" / arm.name
@@ -94,82 +302,105 @@ def serve(
     *,
     port: int = 0,
     timeout_s: float = 1200,
-    launched: Server | None = None,
-    beside: Server | None = None,
+    launched: Fleet | None = None,
+    beside: Fleet | None = None,
 ):
-    """Start `arm`'s server, or go on with one `launched` earlier, wait until it answers, yield it, and stop it whatever
-    happens.
+    """Start `arm`'s processes, or go on with those `launched` earlier, wait until they answer, yield them, and stop
+    them whatever happens.
 
-    `beside` is a server that starts at the same time: it gets as far as its weights, or as this one's being ready, and
-    is frozen there. Raises HostError before anything starts, ServerError when the server dies or never answers."""
+    `beside` are another arm's, which start at the same time: they get as far as their weights, or as these being ready,
+    and are frozen there. Raises HostError before anything starts, ServerError when one dies or never answers."""
     server = launched or launch(arm, host, environment, folder, port=port)
     try:
         server.thaw()
-        server.start = _wait_until_ready(server, engines.get(arm.engine), timeout_s, beside)
+        server.start = _wait_until_ready(server, timeout_s, beside)
         yield server
     finally:
         stop(server)
 
 
-def stop(server: Server) -> float:
-    """End the server and everything it started; returns the seconds that took."""
+def stop(fleet: Fleet) -> float:
+    """End every process and all that they started; returns the seconds that took."""
     began = time.monotonic()
-    if server.warden.stdin and not server.warden.stdin.closed:
-        server.warden.stdin.close()
-    try:
-        server.warden.wait(GRACE_S + 30)
-    except subprocess.TimeoutExpired:
-        server.warden.kill()
-        server.warden.wait()
-    server.warden.stdout.close()
-    if server.arm.scratch:
-        shutil.rmtree(scratch(server.arm), ignore_errors=True)
-    with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
-        logs.tidy_log(server.log)
-        if server.arm.sidecar and (beside := server.log.with_name(f"{server.arm.sidecar.engine}.log")).is_file():
-            logs.tidy_log(beside)
+    for server in fleet.running:
+        server.close()
+    for server in fleet.running:
+        server.wait()
+    if fleet.arm.scratch:
+        shutil.rmtree(scratch(fleet.arm), ignore_errors=True)
+    for server in fleet.running:
+        with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
+            logs.tidy_log(server.log)
     return time.monotonic() - began
 
 
-def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server | None) -> dict:
-    began = server.began + server.frozen_s
+def _wait_until_ready(server: Fleet, timeout_s: float, beside: Fleet | None) -> dict:
+    engine, began = engines.get(server.arm.engine), server.began + server.frozen_s
     deadline = began + timeout_s
     while True:
         server.require_alive()
         if time.monotonic() > deadline:
-            raise ServerError(
-                f"{server.arm.name}: the server did not get ready",
-                reason=f"no answer within {timeout_s:.0f} s",
-                log=server.log,
-                last_lines=logs.tail(server.log),
-            )
+            raise server.error("the server did not get ready", f"no answer within {timeout_s:.0f} s")
+        server.advance()
         try:
-            with client.DIRECT.open(f"{server.url}/health", timeout=2):
-                break
+            client.get(f"{server.url}/health", 2)
+            break
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
         if beside:
             server.unbind()
-            if engines.get(beside.arm.engine).is_loading(logs.read(beside.log)):
-                beside.freeze()
-            elif not beside.frozen:
-                beside.unbind()
+            _go_on(beside)
     if beside:
         beside.freeze()
     server.bind_again()
     healthy_s = time.monotonic() - began
-    server.sidecar = engine.sidecar(logs.read(server.log)) or {} if server.arm.sidecar else {}
     if server.owns_port() is False:
-        raise ServerError(
-            f"{server.arm.name}: another process answers on our port",
-            reason="; ".join(
+        raise server.error(
+            "another process answers on our port",
+            "; ".join(
                 f"port {port} is held by {preflight.holder(port)}"
-                for port in server.ports()
-                if preflight.owner_group(port, server.pid) is False
+                for process in server.running
+                for port in process.ports
+                if preflight.owner_group(port, process.pid) is False
             ),
-            log=server.log,
-            last_lines=logs.tail(server.log),
         )
+    text, sane = _first_answer(server, deadline)
+    log = server.text()
+    if problem := engine.ineffective(server.arm.server, log) or _ineffective_cache(server):
+        raise server.error("the server does not have the settings it was given", problem)
+    return {
+        **engine.parse_start(log),
+        **({"sidecar_s": server.cache_ready_s} if server.arm.sidecar else {}),
+        "healthy_s": healthy_s,
+        "startup_s": time.monotonic() - began,
+        "probe_text": text,
+        "probe_sane": sane,
+    }
+
+
+def _go_on(beside: Fleet) -> None:
+    """Let the processes that start beside another arm's go on as far as their weights; what fails there is said in
+    their own turn.
+    """
+    with contextlib.suppress(ServerError):
+        if not beside.frozen:
+            beside.advance()
+    if engines.get(beside.arm.engine).is_loading(beside.text()):
+        beside.freeze()
+    elif not beside.frozen:
+        beside.unbind()
+
+
+def _ineffective_cache(server: Fleet) -> str | None:
+    cache = server.arm.sidecar
+    return engines.CACHE_SERVERS[cache.engine].ineffective(cache, server.settings) if cache else None
+
+
+def _first_answer(server: Fleet, deadline: float) -> tuple[str, bool | None]:
+    """The text of a first request, and whether it is language (None of random weights); each server gets one.
+
+    Raises ServerError where it is not our answer, or none.
+    """
     try:
         for _ in range(server.arm.replicas):  # they take turns
             answer = client.complete(
@@ -184,42 +415,14 @@ def _wait_until_ready(server: Server, engine, timeout_s: float, beside: Server |
         detail = (
             error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
         )
-        raise ServerError(
-            f"{server.arm.name}: the first request failed",
-            reason=f"{type(error).__name__}: {detail}",
-            log=server.log,
-            last_lines=logs.tail(server.log),
-        ) from None
+        raise server.error("the first request failed", f"{type(error).__name__}: {detail}") from None
     tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
     if answer.get("model") != server.arm.model.name or tokens < 1:
-        raise ServerError(
-            f"{server.arm.name}: the answer is not ours",
-            reason=f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}",
-            log=server.log,
-            last_lines=logs.tail(server.log),
+        raise server.error(
+            "the answer is not ours",
+            f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}",
         )
     garbage = None if server.arm.weights == "random" else language.fault(text)
-    sane = None if server.arm.weights == "random" else garbage is None
     if garbage:
-        raise ServerError(
-            f"{server.arm.name}: the text that comes back is not language",
-            reason=f"{garbage}: {text[:120]!r}",
-            log=server.log,
-            last_lines=logs.tail(server.log),
-        )
-    log = logs.read(server.log)
-    if problem := engine.ineffective(server.arm, log):
-        raise ServerError(
-            f"{server.arm.name}: the server does not have the settings it was given",
-            reason=problem,
-            log=server.log,
-            last_lines=logs.tail(server.log),
-        )
-    figures = engine.parse_start(log) | ({"sidecar_s": server.sidecar["ready_s"]} if server.sidecar else {})
-    return {
-        **figures,
-        "healthy_s": healthy_s,
-        "startup_s": time.monotonic() - began,
-        "probe_text": text,
-        "probe_sane": sane,
-    }
+        raise server.error("the text that comes back is not language", f"{garbage}: {text[:120]!r}")
+    return text, None if server.arm.weights == "random" else True

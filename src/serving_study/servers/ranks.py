@@ -6,7 +6,7 @@ how large its part was; and Ray's workers are not the server's children, on othe
 are not counted.
 
     >>> from serving_study.servers import ranks
-    >>> ranks.count(server.pid, host)["processes"]                 # doctest: +SKIP
+    >>> ranks.count(server.pids, host)["processes"]                 # doctest: +SKIP
     {4711: {"name": "VLLM::Worker_TP0", "cpu_s": 12.4}, …}
 """
 
@@ -23,16 +23,17 @@ WORKER, ENGINE = "VLLM::Worker", "VLLM::EngineCore"
 NVLINK_FIELDS, ALL_LINKS = {"sent": 138, "received": 139}, 0xFFFFFFFF
 
 
-def count(pid: int, host: Host) -> dict:
-    """Processes under `pid` by their title with their processor time so far, and each GPU's NVLink bytes so far where
+def count(pids: list[int], host: Host) -> dict:
+    """Processes under `pids` by their title with their processor time so far, and each GPU's NVLink bytes so far where
     NVML counts them.
     """
     titles = {}
-    with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error, IndexError):
-                times, title = process.cpu_times(), process.cmdline()[0].split()[0]
-                titles[process.pid] = {"name": title, "cpu_s": times.user + times.system}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error, IndexError):
+                    times, title = process.cpu_times(), process.cmdline()[0].split()[0]
+                    titles[process.pid] = {"name": title, "cpu_s": times.user + times.system}
     named = [
         {key: about for key, about in titles.items() if about["name"].startswith(name)} for name in (WORKER, ENGINE)
     ]

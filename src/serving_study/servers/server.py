@@ -1,10 +1,11 @@
-"""A running server under its warden: alive or not, frozen or not, whose its ports are, and what ended it."""
+"""One process of an arm under its warden: alive or not, frozen or not, whose its ports are, and what ended it."""
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
-import time
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,58 +19,42 @@ from . import preflight
 from .arm import Arm
 
 WARDEN = Path(__file__).with_name("programs") / "warden.py"
-
-
+GRACE_S = 30.0
 UNSAID = "the log does not say why"
 
 
 @dataclass
 class Server:
-    """A running server: where it answers, its process group, the figures of its start, and what the server beside it
-    said of itself.
-    """
+    """A running process: its name in the arm, its process group, the ports it answers on, the file it writes to."""
 
-    arm: Arm
-    url: str
-    port: int
+    name: str
+    ports: tuple[int, ...]
     pid: int
     log: Path
     warden: subprocess.Popen
-    began: float
-    start: dict = field(default_factory=dict)
-    sidecar: dict = field(default_factory=dict)
-    frozen_s: float = 0.0
-    _frozen_at: float | None = None
     _bound: dict = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where it answers HTTP: its last port."""
+        return f"http://127.0.0.1:{self.ports[-1]}"
 
     def alive(self) -> bool:
         return self.warden.poll() is None
 
-    def require_alive(self, within_s: float = 0.0) -> None:
-        """Raises ServerError with the cause when the server has ended, or ends within so many seconds."""
-        try:
-            self.warden.wait(within_s)
-        except subprocess.TimeoutExpired:
-            return
-        raise died(self.arm, self.log, self.warden.returncode)
+    def ended_at(self) -> float | None:
+        """When it ended by itself, in seconds of the monotonic clock; None while it lives, or where nobody saw it."""
+        if self.alive() or self.warden.stdout.closed:
+            return None
+        said = self.warden.stdout.read().split()
+        self.warden.stdout.close()
+        self._ended_at = float(said[0]) if said else None
+        return self._ended_at
 
-    @property
-    def frozen(self) -> bool:
-        return self._frozen_at is not None
-
-    def freeze(self) -> None:
-        """Stop every process of the server where it is (SIGSTOP): it takes no time from the one that is measured."""
-        if self.alive() and not self.frozen:
-            self._frozen_at = time.monotonic()
-            self.bind_again()
-            self._signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let a frozen server go on."""
-        if self.frozen:
-            self.frozen_s += time.monotonic() - self._frozen_at
-            self._frozen_at = None
-            self._signal(signal.SIGCONT)
+    def signal(self, number: int) -> None:
+        """Send a signal to every process of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def unbind(self) -> None:
         """Let those of its processes that are bound to one core use every core, until `bind_again`.
@@ -90,24 +75,38 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(pid, bound)
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
-
-    def owns_port(self) -> bool | None:
-        """Whether the listeners on our ports, those of the server beside it included, belong to our process group; None
-        when the system does not say.
-        """
-        owners = [preflight.owner_group(port, self.pid) for port in self.ports()]
+    def owns_ports(self) -> bool | None:
+        """Whether the listeners on its ports belong to its process group; None when the system does not say."""
+        owners = [preflight.owner_group(port, self.pid) for port in self.ports]
         return False if False in owners else None if None in owners else True
 
-    def ports(self) -> list[int]:
-        """The engine's port, and those of the server beside it."""
-        return [self.port, *(self.sidecar[name] for name in ("message_port", "http_port") if self.sidecar)]
+    def close(self) -> None:
+        """Have its warden end it; returns at once."""
+        if self.warden.stdin and not self.warden.stdin.closed:
+            self.warden.stdin.close()
 
-    @property
-    def sidecar_url(self) -> str | None:
-        return f"http://127.0.0.1:{self.sidecar['http_port']}" if self.sidecar else None
+    def wait(self) -> None:
+        """Wait until it has ended, and its warden."""
+        try:
+            self.warden.wait(GRACE_S + 30)
+        except subprocess.TimeoutExpired:
+            self.warden.kill()
+            self.warden.wait()
+        self.warden.stdout.close()
+
+
+def start(name: str, command: list[str], ports: tuple[int, ...], log: Path, environment: dict, place: Path | None):
+    """Start `command` under a warden and return the `Server`; `place` is its working folder."""
+    log.write_text(f"$ {shlex.join(command)}\n")
+    warden = subprocess.Popen(
+        [sys.executable, str(WARDEN.resolve()), str(GRACE_S), str(log.resolve()), *command],
+        cwd=place,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env=environment,
+    )
+    return Server(name, ports, int(warden.stdout.readline() or 0), log, warden)
 
 
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:

@@ -28,8 +28,8 @@ from ...loads import Load, prompts
 from ...models import shapes
 from ...servers import client, fleet, metrics
 from ...servers.arm import Arm
+from ...servers.fleet import Fleet
 from ...servers.metrics import Snapshot
-from ...servers.server import Server
 
 TECHNIQUES = {
     "prefix": "the device",
@@ -40,7 +40,7 @@ SETTLE_S = 5.0
 STORED = re.compile(r"Stored (\d+) out of total \d+ tokens")
 
 
-def probe(arm: Arm, server: Server, loads: tuple[Load, ...]) -> dict:
+def probe(arm: Arm, server: Fleet, loads: tuple[Load, ...]) -> dict:
     """`probe_device_tokens` and `probe_external_tokens` of a prompt that was sent before; empty for an arm that is not
     about the cache, or whose prefixes are shorter than a block.
 
@@ -60,12 +60,12 @@ def probe(arm: Arm, server: Server, loads: tuple[Load, ...]) -> dict:
     if not sizes:
         return {}
     [prompt] = prompts.exact(Path(arm.model.folder), [(0, -1)], *sizes[0], f"probe/{prompts.VERSION}")
-    client.fill(server, prompt, "the probe of the cache")
+    server.fill(prompt, "the probe of the cache")
     for _ in range(ATTEMPTS):
         if arm.technique == "offload":
             _empty_device(server)
         before = metrics.scrape(server.url)
-        client.fill(server, prompt, "the probe of the cache")
+        server.fill(prompt, "the probe of the cache")
         counts = metrics.difference(
             before, metrics.scrape(server.url), engines.get(arm.engine).COUNTERS, (base.PREFIX_HITS, base.EXTERNAL_HITS)
         )
@@ -118,7 +118,7 @@ class Look:
     stored_tokens: int | None = None
 
 
-def look(arm: Arm, server: Server, engine: Snapshot) -> Look | None:
+def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look | None:
     """Read them, once the server beside has nothing under way; None for an arm without a tier."""
     if arm.technique != "offload":
         return None

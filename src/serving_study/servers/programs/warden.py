@@ -5,8 +5,11 @@
 The server gets its own process group and writes to LOG. The warden holds its standard input, whose other end the
 harness keeps open: when that closes, however the harness ended, SIGKILL included, the group gets SIGTERM, GRACE_S
 seconds, then SIGKILL. It adopts what the server leaves behind (a subreaper), so that an engine process that outlives
-its parent is ended too. Standard library alone; the exit code is the server's."""
+its parent is ended too. Its output is the
+server's process id and, where that ended by itself, when (seconds of the monotonic clock). Standard library alone; the
+exit code is the server's."""
 
+import contextlib
 import ctypes
 import os
 import select
@@ -46,6 +49,9 @@ def main() -> int:
             os.read(wake_read, 4096)
         if 0 in ready and not os.read(0, 4096):
             break
+    if server.poll() is not None:
+        with contextlib.suppress(OSError):
+            print(time.monotonic(), flush=True)
     _end(server.pid, grace_s, server)
     return server.returncode if server.returncode is not None else 0
 
