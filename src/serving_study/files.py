@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, our JSON, the time as we write it, and the digest that keys are made of."""
 
+import contextlib
 import datetime
 import errno
 import hashlib
@@ -31,7 +32,8 @@ def write(path: Path, content: dict | list | str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True) if error.errno != errno.EROFS else None
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         hint = {
             errno.ENOSPC: f"df -h {path.parent}",
             errno.EDQUOT: "quota",

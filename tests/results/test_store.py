@@ -302,6 +302,7 @@ def test_tables_are_derived_at_any_time(known):
 
 def test_an_empty_store_is_an_empty_table(known):
     assert list(known.cells().columns) == list(store.CELL_COLUMNS) and len(known.cells()) == 0 and known.runs() == []
+    assert set(known.cells().dtypes) == set(known.newest().dtypes) == {pandas.Series(dtype=object).dtype}
 
 
 def test_keys_are_of_what_decides_a_result_whatever_its_order():

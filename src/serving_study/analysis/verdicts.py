@@ -72,9 +72,7 @@ def study(name: str, section: int, root: Path | None = None) -> Study:
         )
     return of_files(
         name,
-        [file for file in known.cell_files() if file.is_relative_to(runs[part].folder)]
-        if part
-        else list(known.newest()["file"]),
+        runs[part].cell_files() if part else list(known.newest()["file"]),
     )
 
 
@@ -99,11 +97,7 @@ def earlier(host: str, section: int, current: set[Path], root: Path | None = Non
     """Each stored run of a host that is not part of the `current` cells."""
     found = []
     for run in store.Store(host, section, root).runs():
-        cell_files = [
-            file
-            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
-            if not file.name.endswith(".requests.json")
-        ]
+        cell_files = run.cell_files()
         if cell_files and not current & set(cell_files):
             found.append(of_files(f"{host}/{run.name}", cell_files))
     return found

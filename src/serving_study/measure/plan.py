@@ -97,10 +97,11 @@ class Plan:
             if (start.get("figures") or {}).get("startup_s")
         ]
         cells = {}
-        for file in known.cell_files():
-            cell = store.read_cell(file)
-            for told_by in (cell["load"], (cell["concurrency"], cell["result"].get("num_prompts"))):
-                cells.setdefault((cell["arm"], told_by), []).append(cell["timing"]["cell_s"])
+        columns = known.summaries().columns
+        told = ("arm", "load", "concurrency", "prompts", "cell_s")
+        for arm, load, concurrency, prompts, seconds in zip(*(columns[name] for name in told), strict=True):
+            for told_by in (load, (concurrency, prompts)):
+                cells.setdefault((arm, told_by), []).append(seconds)
         start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
         if self.starts_in_pairs():
             start_s *= 0.6

@@ -27,7 +27,7 @@ from .. import files, paths
 from ..errors import ParameterError, StoreError
 from ..hardware import hosts
 from ..hardware.hosts import Host
-from . import certificates, old_cells
+from . import certificates, index, old_cells
 
 SCHEMA = 1
 NEWEST = "newest"  # in place of a model or a temperature: those of the newest cell
@@ -57,6 +57,7 @@ CELL_COLUMNS = (
     "at",
     "key",
 )
+INDEXED = (*CELL_COLUMNS, "alive", "prompts", "cell_s")
 START_COLUMNS = (
     "host",
     "section",
@@ -109,12 +110,38 @@ class Run:
     def start_files(self) -> list[Path]:
         return sorted(self.folder.glob("arms/*/start.json"))
 
+    def cell_files(self) -> list[Path]:
+        return [
+            file
+            for file in sorted(self.folder.glob("cells/*/*/repeat=*.json"))
+            if not file.name.endswith(".requests.json")
+        ]
+
     def write_cell(self, cell: dict, requests: list[dict]) -> Path:
         """Store a cell and its requests' records; the cell's file comes last."""
         file = self.cell_file(cell["arm"], cell["load"], cell["repeat"])
         files.write(file.with_suffix(".requests.json"), json.dumps(requests, separators=(",", ":")))
         files.write(file, {"schema": SCHEMA, **cell})
         return file
+
+
+class Cells:
+    """What all stored cells of a section come to, oldest run first, without their requests and evidence."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.columns = folder, index.summaries(folder, _summary, INDEXED)
+        self.runs = [path.split("/", 1)[0] for path in self.columns["path"]]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def frame(self) -> pandas.DataFrame:
+        """One row a cell: CELL_COLUMNS, the seconds that it took, its load's prompts, its file's path in the folder."""
+        return pandas.DataFrame(self.columns if len(self) else None, columns=[*INDEXED, "path"])
+
+    def of_runs(self, runs: set[str]) -> int:
+        """How many are of these runs."""
+        return sum(run in runs for run in self.runs)
 
 
 class Store:
@@ -167,19 +194,23 @@ class Store:
         return [Run(file.parent) for file in sorted(self.folder.glob("*/run.json"))]
 
     def cell_files(self) -> list[Path]:
-        return [
-            file
-            for run in self.runs()
-            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
-            if not file.name.endswith(".requests.json")
-        ]
+        return [self.folder / path for path, *_ in index.cell_files(self.folder)]
+
+    def summaries(self) -> Cells:
+        """What each stored cell comes to; cells that did not change are not read again."""
+        return Cells(self.folder)
 
     def by_key(self) -> dict[str, Path]:
         """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not
         counted as measured.
         """
-        cells = ((read_cell(file), file) for file in self.cell_files())
-        return {cell["key"]: file for cell, file in cells if cell["server"]["alive"]}
+        columns = self.summaries().columns
+        newest = {
+            key: path
+            for key, path, alive in zip(columns["key"], columns["path"], columns["alive"], strict=True)
+            if alive
+        }
+        return {key: self.folder / path for key, path in newest.items()}
 
     def starts_by_key(self) -> dict[str, dict]:
         """Start records by the arm's key, newest last wins; one that failed and has no figures has those of the last
@@ -195,7 +226,7 @@ class Store:
 
     def cells(self) -> pandas.DataFrame:
         """One row a stored cell, of all runs."""
-        return pandas.DataFrame([cell_row(read_cell(file)) for file in self.cell_files()], columns=list(CELL_COLUMNS))
+        return self.summaries().frame()[list(CELL_COLUMNS)]
 
     def newest(self, *, model: str | None = NEWEST, temperature: float | None = NEWEST) -> pandas.DataFrame:
         """The newest cell of each arm, load and repeat, with `file`: of the newest cell's model and temperature, unless
@@ -203,81 +234,74 @@ class Store:
 
         Cells that another machine made than the newest one are left out; `left_out` says which.
         """
-        frame = pandas.DataFrame(
-            [cell_row(read_cell(file)) | {"file": file} for file in self.cell_files()], columns=[*CELL_COLUMNS, "file"]
-        )
-        if len(frame):
-            runs = frame["file"].map(_run_name)
-            frame = frame[~runs.isin(self._elsewhere() | self._of_another_model(model))]
+        cells = self.summaries()
+        records, newest = self._run_records(), self._newest_run(cells)
+        left_out = _elsewhere(records, newest) | _of_another_model(records, newest, model)
+        frame = cells.frame()
+        frame = frame[[run not in left_out for run in cells.runs]] if left_out else frame
         if len(frame):
             asked = frame["temperature"].astype(float).fillna(-1)
             wanted = (
                 asked[frame["at"].idxmax()] if temperature == NEWEST else -1 if temperature is None else temperature
             )
             frame = frame[asked == wanted]
-        return frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
+        frame = frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
+        file = pandas.Series([self.folder / path for path in frame["path"]], dtype=object)
+        return frame[list(CELL_COLUMNS)].assign(file=file)
 
     def newest_starts(self) -> dict[str, dict]:
         """The newest start record of each arm, of the machine and model of the newest run."""
-        left_out = self._elsewhere() | self._of_another_model(NEWEST)
-        places = (file for run in self.runs() if run.name not in left_out for file in run.start_files())
-        return {start["arm"]: start for start in map(files.read, places)}
+        records, newest = self._run_records(), self._newest_run()
+        left_out = _elsewhere(records, newest) | _of_another_model(records, newest, NEWEST)
+        start_files = (file for run in self.runs() if run.name not in left_out for file in run.start_files())
+        return {start["arm"]: start for start in map(files.read, start_files)}
 
     def machine(self) -> Host | None:
         """The machine of the newest run that measured something; None where no run says it."""
-        return self._machines().get(self._newest_run())
+        return _machines(self._run_records()).get(self._newest_run())
 
     def left_out(self) -> str:
         """What `newest` leaves out since another machine made it, in words; empty where it leaves out nothing."""
-        runs = self._elsewhere()
+        cells, records = self.summaries(), self._run_records()
+        runs = _elsewhere(records, self._newest_run(cells))
         if not runs:
             return ""
-        others = dict.fromkeys(self._machines()[name].words for name in sorted(runs))
+        machines = _machines(records)
+        others = dict.fromkeys(machines[name].words for name in sorted(runs))
         return (
-            f"{self.cells_elsewhere()} cells of {self.host} were made by another machine than the newest "
-            f"({'; '.join(others)}) and take no part"
+            f"{cells.of_runs(runs)} cells of {self.host} were made by another machine than the "
+            f"newest ({'; '.join(others)}) and take no part"
         )
 
     def cells_elsewhere(self) -> int:
         """How many cells `newest` leaves out since another machine made them."""
-        runs = self._elsewhere()
-        return sum(_run_name(file) in runs for file in self.cell_files())
+        cells = self.summaries()
+        runs = _elsewhere(self._run_records(), self._newest_run(cells))
+        return cells.of_runs(runs)
 
     def cells_of_another_model(self) -> int:
         """How many cells `newest` leaves out since they are of another model, of this machine's own."""
-        runs = self._of_another_model(NEWEST) - self._elsewhere()
-        return sum(_run_name(file) in runs for file in self.cell_files())
+        cells, records = self.summaries(), self._run_records()
+        newest = self._newest_run(cells)
+        runs = _of_another_model(records, newest, NEWEST) - _elsewhere(records, newest)
+        return cells.of_runs(runs)
 
-    def _of_another_model(self, model: str | None) -> set[str]:
-        """Runs whose header names another model than this, or than the newest run's; of a section whose header has none
-        for all arms, no run is.
-        """
-        named = {
-            run.name: files.read(run.folder / "run.json").get("parameters", {}).get("model") for run in self.runs()
-        }
-        wanted = named.get(self._newest_run()) if model == NEWEST else model
-        return {name for name, of_run in named.items() if of_run != wanted}
+    def _run_records(self) -> dict[str, dict]:
+        """Run to its run.json."""
+        return {run.name: files.read(run.folder / "run.json") for run in self.runs()}
 
-    def _machines(self) -> dict[str, Host]:
-        """Run to its machine, of those that say it."""
-        records = {run.name: files.read(run.folder / "run.json") for run in self.runs()}
-        return {name: hosts.of_record(record) for name, record in records.items() if record.get("host")}
-
-    def _newest_run(self) -> str | None:
-        cells = [(read_cell(file)["at"], _run_name(file)) for file in self.cell_files()]
-        started = [run.name for run in self.runs() if run.start_files()]
-        return max(cells)[1] if cells else started[-1] if started else None
-
-    def _elsewhere(self) -> set[str]:
-        """Runs of another machine than the newest's."""
-        machines, newest = self._machines(), self.machine()
-        return {name for name, one in machines.items() if newest and not one.is_same_machine(newest)}
+    def _newest_run(self, cells: Cells | None = None) -> str | None:
+        """The run of the newest cell (of `cells`, where they are known), else the last that started a server."""
+        cells = self.summaries() if cells is None else cells
+        if len(cells):
+            return max(zip(cells.columns["at"], cells.runs, strict=True))[1]
+        return next((run.name for run in reversed(self.runs()) if run.start_files()), None)
 
     def certify(self) -> int:
         """Judge every stored cell again by the checks as they are now; returns how many verdicts changed."""
         changed = 0
         for run in self.runs():
-            for file in [file for file in self.cell_files() if file.is_relative_to(run.folder)]:
+            for file in run.cell_files():
                 cell = read_cell(file)
                 found = certificates.certify(cell, requests_of(file))
                 if found != cell.get("certificate"):
@@ -288,11 +312,7 @@ class Store:
 
     def rebuild(self, run: Run) -> None:
         """Derive cells.csv and starts.csv of a run from its files."""
-        cells = [
-            cell_row(read_cell(file))
-            for file in sorted(run.folder.glob("cells/*/*/repeat=*.json"))
-            if not file.name.endswith(".requests.json")
-        ]
+        cells = [cell_row(read_cell(file)) for file in run.cell_files()]
         starts = [start_row(files.read(file)) for file in run.start_files()]
         for name, rows, columns in (("cells.csv", cells, CELL_COLUMNS), ("starts.csv", starts, START_COLUMNS)):
             files.write(run.folder / name, pandas.DataFrame(rows, columns=list(columns)).to_csv(index=False))
@@ -335,8 +355,35 @@ def machine_of(host: str, root: Path | None = None) -> str:
     return next((hosts.of_record(record).words for record in records if record.get("host")), "")
 
 
-def _run_name(cell_file: Path) -> str:
-    return cell_file.parents[3].name
+def _summary(cell_file: Path) -> dict:
+    """The columns of a cell that the index keeps."""
+    cell = read_cell(cell_file)
+    return cell_row(cell) | {
+        "alive": cell["server"]["alive"],
+        "prompts": cell["result"].get("num_prompts"),
+        "cell_s": cell.get("timing", {}).get("cell_s"),
+    }
+
+
+def _machines(records: dict[str, dict]) -> dict[str, Host]:
+    """Run to its machine, of those whose run.json says it."""
+    return {run: hosts.of_record(record) for run, record in records.items() if record.get("host")}
+
+
+def _elsewhere(records: dict[str, dict], newest: str | None) -> set[str]:
+    """Runs of another machine than the newest's."""
+    machines = _machines(records)
+    machine = machines.get(newest)
+    return {run for run, other in machines.items() if machine and not other.is_same_machine(machine)}
+
+
+def _of_another_model(records: dict[str, dict], newest: str | None, model: str | None) -> set[str]:
+    """Runs whose header names another model than this, or than the newest run's; of a section whose header has none
+    for all arms, no run is.
+    """
+    models = {run: record.get("parameters", {}).get("model") for run, record in records.items()}
+    wanted = models.get(newest) if model == NEWEST else model
+    return {run for run, of_run in models.items() if of_run != wanted}
 
 
 def engine_of(run: dict) -> str:
