@@ -75,7 +75,7 @@ def test_every_example_of_the_help_is_taken(results, monkeypatch):
 def test_a_given_value_runs_as_it_is_planned(results, monkeypatch):
     plan, planned, ran = sections.plan, {}, {}
     monkeypatch.setattr(sections.hosts, "detect", lambda profile="auto": sections.hosts.Host("cpu", "x", 2, 8.0, 7.0))
-    monkeypatch.setattr(cli, "_examine", lambda plan: None)
+    monkeypatch.setattr(cli.run, "examine", lambda plan: None)
 
     def dry(number, **values):
         planned.update(values)
@@ -86,7 +86,7 @@ def test_a_given_value_runs_as_it_is_planned(results, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sections, "plan", dry)
-    monkeypatch.setattr(cli, "_execute", execute)
+    monkeypatch.setattr(cli.run, "execute", execute)
     call("run", "3", "-p", "repeats=3.0", "-p", "prefix_caching=true", "-p", "ks=(1, 3)", "--no-book")
     assert ran == {"repeats": 3, "prefix_caching": True, "ks": [1, 3]} == {name: planned[name] for name in ran}
     assert type(ran["repeats"]) is int and ran["prefix_caching"] is True
@@ -287,3 +287,23 @@ def test_make_alone_prints_help_and_a_missing_section_lists_them():
     assert "make run" in helped.stdout and helped.returncode == 0
     refused = subprocess.run(["make", "-C", paths.ROOT, "plan"], capture_output=True, text=True)
     assert refused.returncode != 0 and "3  Speculative decoding" in refused.stdout
+
+
+@pytest.mark.parametrize("method", ["draft", "eagle3"])
+def test_train_trains_what_it_is_told_to(method, monkeypatch, tmp_path):
+    from serving_study.chapters.drafts import distillation, eagle
+
+    monkeypatch.setattr(sections.hosts, "detect", lambda profile="auto": sections.hosts.Host("cpu", "x", 2, 8.0, 7.0))
+    asked = {}
+    look = {"event": "held_out", "rounds": {"3": {"acceptance_rate": 0.25}}}
+    trained = distillation.drafts.Trained(tmp_path, None, {"log": [look]})
+    monkeypatch.setattr(distillation, "train", lambda wanted: asked.update(draft=wanted) or trained)
+    monkeypatch.setattr(eagle, "train", lambda wanted, head: asked.update(eagle3=wanted) or trained)
+    said = call("train", method, "-p", "minutes=2")
+    assert said.output == f"{tmp_path}\n  k = 3: acceptance rate 0.250 along held-out answers, temperature 0\n"
+    assert list(asked) == [method] and asked[method].minutes == 2
+
+
+def test_train_refuses_what_it_cannot_train():
+    assert "\n  allowed: draft, eagle3" in str(call("train", "eagle2").exception)
+    assert "unknown parameter: cheese" in str(call("train", "-p", "cheese=1").exception)

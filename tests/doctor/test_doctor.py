@@ -1182,7 +1182,7 @@ def planned(monkeypatch, tmp_path, **about):
     )
     ran = []
     monkeypatch.setattr(sections, "plan", lambda *_, **__: plan)
-    monkeypatch.setattr(cli, "_execute", lambda *_: ran.append("notebook"))
+    monkeypatch.setattr(cli.run, "execute", lambda *_: ran.append("notebook"))
     monkeypatch.setattr(book, "publish", lambda *_: paths.ROOT / "chapter")
     return plan, ran
 

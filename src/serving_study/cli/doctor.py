@@ -1,0 +1,51 @@
+"""Look for every known trap."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..doctor import findings
+from . import options
+
+if TYPE_CHECKING:
+    pass
+
+
+def doctor(
+    section: Annotated[
+        str,
+        typer.Argument(metavar="[SECTION]", help="also look at what this section would measure", show_default=False),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    imports: Annotated[
+        bool,
+        typer.Option(
+            "--imports/--no-imports", help="try the engine's imports where that is not known yet (20 s, once)"
+        ),
+    ] = True,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="also measure memory bandwidth, matrix rate and copies (seconds each), for predictions; a "
+            "busy machine is refused",
+        ),
+    ] = False,
+) -> None:
+    """Look for every known trap before anything starts; installs nothing.
+
+    Exit status: 0 nothing fails, 1 something does.
+    """
+    from ..doctor import checks as doctors
+
+    found = doctors.look(options.number(section) if section else None, imports=imports)
+    added, measured = doctors.probe() if probe else ([], None)
+    found += added
+    about = {"probe": measured and measured.as_dict()} if probe else {}
+    print(
+        json.dumps(findings.as_dict(found) | about, indent=1)
+        if as_json
+        else "\n".join([*findings.lines(found), findings.summary(found)])
+    )
+    raise typer.Exit(1 if findings.counts(found)[findings.FAIL] else 0)
