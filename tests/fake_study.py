@@ -14,7 +14,7 @@ from pathlib import Path
 import fake_engine
 
 from serving_study import engines, files, loads
-from serving_study.engines import lmcache, vllm
+from serving_study.engines import base, lmcache, vllm
 from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment
 from serving_study.hardware.hosts import Host
@@ -40,9 +40,7 @@ TIMED = {
 
 
 class FakeEngine:
-    """What `serving_study.engines.ENGINES` wants of a module; an arm's options are fake_engine.py's."""
-
-    CORES, COUNTERS = vllm.CORES, vllm.COUNTERS
+    """An engine with vLLM's log lines, counters and process titles; an arm's options are fake_engine.py's."""
 
     def __init__(self, variables: dict | None = None):
         self.variables = variables or {}
@@ -64,17 +62,11 @@ class FakeEngine:
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
 
-    def parse_start(self, log):
-        return vllm.parse_start(log)
+    def problems(self, arm, accepted, versions):
+        return []
 
-    def is_loading(self, log):
-        return vllm.is_loading(log)
-
-    def ineffective(self, arm, log):
-        return vllm.ineffective(arm, log)
-
-    def cause(self, log):
-        return vllm.cause(log)
+    def __getattr__(self, name):
+        return getattr(vllm, name)
 
 
 class FakeCacheServer:
@@ -84,7 +76,7 @@ class FakeCacheServer:
 
     def command(self, process, python):
         ports = ["--port", "{message_port}", "--http-port", "{http_port}"]
-        return [str(python), str(SIDECAR), *ports, *vllm.flags(process.options)]
+        return [str(python), str(SIDECAR), *ports, *base.flags(process.options)]
 
     def ineffective(self, process, settings):
         return lmcache.ineffective(process, settings)

@@ -271,7 +271,7 @@ def test_nothing_to_start_makes_no_folder_and_an_empty_table(planned, results):
 
 
 def test_the_cache_of_a_real_server():
-    found = starts.cache(metrics.parse((FIXTURES / "metrics" / "cpu-baseline-after.txt").read_text()))
+    found = vllm.cache_figures(metrics.parse((FIXTURES / "metrics" / "cpu-baseline-after.txt").read_text()))
     assert found == {
         "blocks": 182,
         "block_tokens": 128,
@@ -279,12 +279,12 @@ def test_the_cache_of_a_real_server():
         "kv_cache_gib": 1.0,
         "max_concurrency": 11.375,
     }
-    assert starts.cache(metrics.parse("")) == {}
+    assert vllm.cache_figures(metrics.parse("")) == {}
 
 
 def test_a_length_that_does_not_fit_is_refused_with_what_it_would_take():
     log = (FIXTURES / "logs" / "cpu-fails-length.log").read_text()
-    found = starts.said(log)
+    found = vllm.failure_figures(log)
     blocks = pages.layout(shapes.load("qwen3-next-narrow-first-16-layers"), alignment=pages.CPU_ALIGNMENT)
     assert found["kv_gib_needed"] == pytest.approx(blocks.bytes_per_sequence(131072) / GIB, abs=0.005)
     # One block of the pool is nobody's: a request may hold all but one.
@@ -293,7 +293,8 @@ def test_a_length_that_does_not_fit_is_refused_with_what_it_would_take():
         and blocks.blocks(found["longest_tokens"]) == 2 * GIB // blocks.block_bytes - 1
     )
     assert (
-        vllm.cause(log) == "the KV cache cannot hold one request of max_model_len" and starts.said("no such line") == {}
+        vllm.cause(log) == "the KV cache cannot hold one request of max_model_len"
+        and vllm.failure_figures("no such line") == {}
     )
 
 
@@ -316,7 +317,7 @@ def test_a_servers_blocks_by_hand():
         {"linear": 3, "full": 1},
     )
     assert blocks.blocks(8192) == 10 + 3 * 2 and blocks.tokens(2 * GIB, 8192) == 146 * 8192 // 16
-    figures = vllm.parse_start((FIXTURES / "logs" / "cpu-hybrid.log").read_text())
+    figures = vllm.start_figures((FIXTURES / "logs" / "cpu-hybrid.log").read_text())
     assert figures["kv_cache_tokens"] == blocks.tokens(2 * GIB, 8192) and figures["max_concurrency"] == round(
         146 / 16, 2
     )

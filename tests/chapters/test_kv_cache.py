@@ -488,8 +488,8 @@ def test_bytes_of_an_lmcache_server_are_its_pieces(beside):
     token = 2 * 30 * 3 * 64 * 4  # keys and values, layers, heads of the cache, width, float32
     assert tiers.token_bytes(disk) == token == 46080
     before, after = (
-        looks(sidecar=[(vllm.CHUNKS_WRITTEN, 10)]),
-        looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30), (vllm.CHUNKS_TO_DISK, 12), (vllm.CHUNKS_FROM_DISK, 8)]),
+        looks(sidecar=[(lmcache.CHUNKS_WRITTEN, 10)]),
+        looks(sidecar=[(lmcache.CHUNKS_WRITTEN, 30), (lmcache.CHUNKS_TO_DISK, 12), (lmcache.CHUNKS_FROM_DISK, 8)]),
     )
     found = tiers.moved(disk, before, after, external_tokens=2048.0)
     assert found["tiers"] == {
@@ -498,7 +498,7 @@ def test_bytes_of_an_lmcache_server_are_its_pieces(beside):
     }
     assert (found["in_bytes"], found["out_bytes"]) == (12 * 128 * token, 2048 * token)
     assert list(
-        tiers.moved(memory, before, looks(sidecar=[(vllm.CHUNKS_WRITTEN, 30)]), external_tokens=0.0)["tiers"]
+        tiers.moved(memory, before, looks(sidecar=[(lmcache.CHUNKS_WRITTEN, 30)]), external_tokens=0.0)["tiers"]
     ) == ["memory"]
 
 

@@ -22,11 +22,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
-from serving_study import cli, environments, paths
+from serving_study import cli, engines, environments, paths
 from serving_study.chapters import book, sections
 from serving_study.doctor import checks, findings, machine
 from serving_study.doctor.findings import FAIL, OK, WARN, Finding
-from serving_study.engines import options, probes
+from serving_study.engines import lmcache, options, probes
 from serving_study.environments import Environment, scripts
 from serving_study.errors import EngineEnvironmentError, HostError, StudyError
 from serving_study.hardware import hosts
@@ -455,7 +455,6 @@ def test_what_an_arm_asks_for_and_the_engine_does_not_have(tmp_path, about, said
                 "OTHER": 1,
             }
         },
-        {"engine": "fake", "options": {"swap_space": 1}},
     ],
 )
 def test_what_there_is_raises_no_finding(tmp_path, about):
@@ -485,7 +484,7 @@ def test_an_lmcache_that_is_not_there_or_not_importable_is_found(tmp_path):
         "errors": {"lmcache": "ImportError: libcudart"}
     }
     assert "ImportError: libcudart" in options.problems(arm, broken, VERSIONS)[0].found
-    assert options.uses_lmcache(arm) and not options.uses_lmcache(arm.variant(options={}))
+    assert lmcache.is_used(arm) and not lmcache.is_used(arm.variant(options={}))
 
 
 def test_problems_become_findings_of_their_arm(tmp_path):
@@ -1181,6 +1180,7 @@ def planned(monkeypatch, tmp_path, **about):
         **about,
     )
     ran = []
+    monkeypatch.setitem(engines.ENGINES, "fake", fake_study.FakeEngine())
     monkeypatch.setattr(sections, "plan", lambda *_, **__: plan)
     monkeypatch.setattr(cli.run, "execute", lambda *_: ran.append("notebook"))
     monkeypatch.setattr(book, "publish", lambda *_: paths.ROOT / "chapter")

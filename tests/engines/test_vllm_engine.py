@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving_study import engines
-from serving_study.engines import logs, vllm
+from serving_study.engines import logs, vllm, vllm_logs
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
@@ -138,16 +138,16 @@ def test_the_environment_on_a_gpu():
 
 @pytest.mark.parametrize("name", ["cpu-baseline", "cpu-ngram-k3"])
 def test_a_real_cpu_log(name):
-    assert vllm.parse_start(log(name)) == {
+    assert vllm.start_figures(log(name)) == {
         "kv_cache_tokens": 23296,
         "max_concurrency": 11.38,
         "engine_init_s": {"cpu-baseline": 1.44, "cpu-ngram-k3": 2.49}[name],
     }
-    assert isinstance(vllm.parse_start(log(name))["kv_cache_tokens"], int)
+    assert isinstance(vllm.start_figures(log(name))["kv_cache_tokens"], int)
 
 
 def test_a_gpu_log():
-    assert vllm.parse_start(log("gpu-baseline")) == {
+    assert vllm.start_figures(log("gpu-baseline")) == {
         "weights_gib": 14.29,
         "kv_cache_tokens": 2063088,
         "max_concurrency": 503.68,
@@ -161,11 +161,11 @@ def test_a_gpu_log():
 
 def test_a_log_on_one_line_as_the_cpu_build_prints_it():
     line = "CPU KV cache size: 1,023,296 tokens, Maximum concurrency for 2,048 tokens per request: 1,011.38x"
-    assert vllm.parse_start(line) == {"kv_cache_tokens": 1023296, "max_concurrency": 1011.38}
+    assert vllm.start_figures(line) == {"kv_cache_tokens": 1023296, "max_concurrency": 1011.38}
 
 
 def test_what_is_not_printed_is_missing():
-    assert vllm.parse_start("") == {} and vllm.parse_start("Model loading took ages") == {}
+    assert vllm.start_figures("") == {} and vllm.start_figures("Model loading took ages") == {}
 
 
 @pytest.mark.parametrize("name", ["cpu-baseline", "cpu-ngram-k3", "gpu-baseline"])
@@ -220,33 +220,33 @@ def test_the_cause_in_a_whole_log(name, cause):
         ("OSError: [Errno 28] No space left on device", "disk full"),
         ("OSError: [Errno 28] No space left on device: '/cache/vllm/x'", "disk full"),
         (f"{TRACEBACK}    os.write(file, data)\nOSError: [Errno 28] No space left on device", "disk full"),
-        ("OSError: [Errno 28] No space left on device: '/psm_44d64e2f'", vllm.SHARED_MEMORY_FULL),
-        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", vllm.SHARED_MEMORY_FULL),
+        ("OSError: [Errno 28] No space left on device: '/psm_44d64e2f'", vllm_logs.SHARED_MEMORY_FULL),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", vllm_logs.SHARED_MEMORY_FULL),
         (
             f'{TRACEBACK}  File "/python/multiprocessing/shared_memory.py", line 114, in __init__\n'
             "    self._mmap = mmap.mmap(self._fd, size)\nOSError: [Errno 28] No space left on device",
-            vllm.SHARED_MEMORY_FULL,
+            vllm_logs.SHARED_MEMORY_FULL,
         ),
         (
             "RuntimeError: unable to write to file </torch_913_1762_0>: No space left on device (28)",
-            vllm.SHARED_MEMORY_FULL,
+            vllm_logs.SHARED_MEMORY_FULL,
         ),
         (
             "node1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-0ZdN1F to 33030532 "
             "bytes, error: No space left on device (28)",
-            vllm.SHARED_MEMORY_FULL,
+            vllm_logs.SHARED_MEMORY_FULL,
         ),
         (
             f'{TRACEBACK}  File "/python/multiprocessing/synchronize.py", line 57, in __init__\n'
             "    sl = self._semlock = _multiprocessing.SemLock(\nOSError: [Errno 28] No space left on device",
-            vllm.SHARED_MEMORY_FULL,
+            vllm_logs.SHARED_MEMORY_FULL,
         ),
         (
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
             "workers are out of shared memory. Please try to raise your shared memory limit.",
-            vllm.SHARED_MEMORY_FULL,
+            vllm_logs.SHARED_MEMORY_FULL,
         ),
-        ("Fatal Python error: Bus error", vllm.BUS_ERROR),
+        ("Fatal Python error: Bus error", vllm_logs.BUS_ERROR),
         (
             f'{TRACEBACK}  File "/python/multiprocessing/shared_memory.py", line 1\nFileNotFoundError: gone\n'
             f"{TRACEBACK}    file.write(text)\nOSError: [Errno 28] No space left on device",
@@ -292,7 +292,7 @@ def test_the_cause_in_a_whole_log_with_colours(name):
 
 @pytest.mark.parametrize("name", ["cpu-baseline", "cpu-ngram-k3", "gpu-baseline", "cpu-hybrid"])
 def test_the_figures_of_a_start_with_colours(name):
-    assert vllm.parse_start(coloured(log(name))) == vllm.parse_start(log(name)) != {}
+    assert vllm.start_figures(coloured(log(name))) == vllm.start_figures(log(name)) != {}
     assert vllm.cause(coloured(log(name))) is None
     assert vllm.is_loading(coloured(log(name))) == vllm.is_loading(log(name))
 

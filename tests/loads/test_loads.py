@@ -7,7 +7,7 @@ from serving_study.loads.datasets import Dataset
 
 DATASET = Dataset("own", Path("/data/conversations.json"), "ab", 300)
 COMMON = (
-    "--backend vllm --base-url http://127.0.0.1:8000 --endpoint /v1/completions --model m --tokenizer /t "
+    "--backend vllm --endpoint /v1/completions --base-url http://127.0.0.1:8000 --model m --tokenizer /t "
     "--dataset-name sharegpt --dataset-path /data/conversations.json "
     "--num-prompts 16 --max-concurrency 8 --seed {} --percentile-metrics ttft,tpot,itl,e2el "
     "--metric-percentiles 50,95,99 "

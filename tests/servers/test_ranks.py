@@ -9,6 +9,7 @@ import pytest
 from fake_study import HOST
 from good_cells import GPU, good
 
+from serving_study.engines import vllm
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.results import certificates
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
@@ -117,7 +118,7 @@ def test_processes_are_told_by_their_titles(titles, found):
     server = subprocess.Popen([sys.executable, "-c", TITLED, *titles], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         server.stdout.readline()
-        before = ranks.count([server.pid], HOST)
+        before = ranks.count([server.pid], HOST, vllm.RANKS)
         assert sorted(about["name"] for about in before["processes"].values()) == found and before["nvlink"] == {}
         after = {
             "processes": {pid: about | {"cpu_s": about["cpu_s"] + 2.0} for pid, about in before["processes"].items()},
@@ -132,7 +133,7 @@ def test_processes_are_told_by_their_titles(titles, found):
         for process in children:
             process.kill()
         server.communicate(b"\n")
-    assert ranks.count([server.pid], HOST) == {"processes": {}, "nvlink": {}}
+    assert ranks.count([server.pid], HOST, vllm.RANKS) == {"processes": {}, "nvlink": {}}
 
 
 def nvml(monkeypatch, counted, supported=True):

@@ -116,7 +116,7 @@ def provenance(plan) -> Styler:
             "host",
             f"{plan.host.name}: {plan.host.words}",
         ),
-        ("engine", f"vLLM {plan.environment.vllm}, torch {plan.environment.versions.get('torch')}"),
+        ("engine", f"{plan.engine_in_words()}, torch {plan.environment.versions.get('torch')}"),
         *(("model", f"{model.name}, {model.weights} weights") for model in models.values()),
         *(("prompts", f"{load.dataset.name}, sha256 {load.dataset.sha256[:12]}") for load in plan.loads[:1]),
         *(("note", note) for note in plan.notes),

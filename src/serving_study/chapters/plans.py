@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from .. import environments, paths
+from .. import engines, environments, paths
 from ..environments import Environment
 from ..errors import ParameterError
 from ..hardware import hosts
@@ -78,7 +78,7 @@ def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environmen
 def notes(environment: Environment) -> list[str]:
     """What a plan says of its environment."""
     return (
-        [f"modified engine: vLLM {environment.vllm} with {', '.join(environment.modified)} changed"]
+        [f"modified engine: {engines.named(environment.versions)} with {', '.join(environment.modified)} changed"]
         if environment.modified
         else []
     )

@@ -17,9 +17,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from .. import environments, paths
+from .. import engines, environments, paths
 from ..chapters import sections
-from ..engines import options, probes
+from ..engines import lmcache, probes
+from ..engines.base import Problem
 from ..environments import Environment, variables
 from ..errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
 from ..hardware import hosts, rates
@@ -179,7 +180,9 @@ def versions(environment: Environment) -> list[Finding]:
         if name in environment.versions
     )
     found = found or [
-        Finding("engine versions", f"vLLM {environment.vllm}, {shown}, Python {environment.python_version}")
+        Finding(
+            "engine versions", f"{engines.named(environment.versions)}, {shown}, Python {environment.python_version}"
+        )
     ]
     if environment.modified:
         return [
@@ -247,7 +250,9 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
     for arm in arms:
         found += [
             _of_problem(f"options of {arm.name}", problem)
-            for problem in options.problems(arm, accepted, environment.versions if environment else None)
+            for problem in engines.get(arm.engine).problems(
+                arm, accepted, environment.versions if environment else None
+            )
         ]
     if not found and accepted is None:
         return [
@@ -259,7 +264,9 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
                 f"serving-study doctor, or {AGAIN} when it is not installed yet",
             )
         ]
-    return found or [Finding("options", f"{len(arms)} arms ask for nothing that vLLM {environment.vllm} does not have")]
+    return found or [
+        Finding("options", f"{len(arms)} arms ask for nothing that {engines.named(environment.versions)} does not have")
+    ]
 
 
 def notes_on_tiers(plan: Plan) -> list[Finding]:
@@ -281,10 +288,10 @@ def caller_variables() -> Finding:
 
 
 def lmcache_variables(arms: list[Arm], accepted: dict | None) -> Finding:
-    """LMCACHE_… in the caller's environment: what LMCache would ignore, and go on without a cache."""
-    set_here = sorted(name for name in os.environ if name.startswith("LMCACHE_"))
-    problems = options.variables(os.environ, accepted)
-    used = any(map(options.uses_lmcache, arms))
+    """LMCache's variables in the caller's environment: what LMCache would ignore, and go on without a cache."""
+    set_here = sorted(name for name in os.environ if name.startswith(lmcache.PREFIX))
+    problems = lmcache.variables(os.environ, accepted)
+    used = any(map(lmcache.is_used, arms))
     if not problems:
         return Finding("LMCache variables", ", ".join(set_here) or "none set")
     worst = next((problem for problem in problems if not problem.doubtful), problems[0])
@@ -292,7 +299,7 @@ def lmcache_variables(arms: list[Arm], accepted: dict | None) -> Finding:
     return finding if used else Finding(finding.what, finding.found, finding.wanted, WARN, finding.fix)
 
 
-def _of_problem(what: str, problem: options.Problem) -> Finding:
+def _of_problem(what: str, problem: Problem) -> Finding:
     silent = ", which is ignored in silence" if problem.ignored else ", which does not exist here"
     return Finding(
         what,

@@ -1,16 +1,37 @@
-"""One module an engine: its command line, environment, startup-log lines and metric names."""
+"""Engines, each behind the protocol of `base.Engine`; nothing outside knows a flag, a counter, a log line or a process
+title.
 
-from types import ModuleType
+    >>> named({"vllm": "0.25.1"})
+    'vLLM 0.25.1'
+"""
+
+from collections.abc import Iterable, Mapping
 
 from ..errors import ParameterError
 from . import lmcache, vllm
+from .base import Engine
 
-ENGINES = {"vllm": vllm}
+ENGINES: dict[str, Engine] = {"vllm": vllm}
 CACHE_SERVERS = {"lmcache": lmcache}
 
 
-def get(name: str) -> ModuleType:
-    """The module of engine `name`."""
+def get(name: str) -> Engine:
+    """The engine called `name`. Raises ParameterError for one that there is not."""
     if name not in ENGINES:
         raise ParameterError("unknown engine", value=name, allowed=", ".join(ENGINES))
     return ENGINES[name]
+
+
+def named(versions: Mapping[str, str]) -> str:
+    """Which engine an interpreter with these distributions has, in words; empty where it has none."""
+    return next(
+        (f"{engine.TITLE} {version}" for engine in ENGINES.values() if (version := engine.version(versions))), ""
+    )
+
+
+def in_words(names: Iterable[str], versions: Mapping[str, str]) -> str:
+    """The engines of these names with their versions, whether they are installed or not."""
+    return " and ".join(
+        f"{engine.TITLE} {engine.version(versions) or '(not installed yet)'}"
+        for engine in map(get, dict.fromkeys(names))
+    )

@@ -8,8 +8,15 @@ them by the names below. What can mislead: a counter that an engine does not hav
     'vllm:prefix_cache_hits_total'
 """
 
-from collections.abc import Mapping
+import difflib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ..hardware.hosts import Host
+from .process import Process
 
 DRAFTS, DRAFTED, ACCEPTED = "drafts", "drafted_tokens", "accepted_tokens"
 ACCEPTED_PER_POSITION = "accepted_tokens_per_position"
@@ -73,3 +80,107 @@ class Counters:
     finish_reason: str
     position: str
     block_size: tuple[str, str]
+
+
+# What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
+DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """All that the harness asks of an engine; `ENGINES` holds one object each, a module or an instance.
+
+    `TITLE` is its name for people, `HEALTH` the path that answers once it serves, `EMPTY_CACHE` the path to which a
+    POST empties its prefix cache (None: it has none). `RANKS` are beginnings of the titles of its processes that
+    compute: of several, the first that there are. `BENCH` are the options that make `vllm bench serve` speak its API,
+    `CORES` the variable in which its ranks' cores stand, and what stands between one's and the next's.
+    """
+
+    TITLE: str
+    COUNTERS: Counters
+    HEALTH: str
+    EMPTY_CACHE: str | None
+    RANKS: tuple[str, ...]
+    BENCH: tuple[str, ...]
+    CORES: tuple[str, str]
+
+    def command(self, arm: Process, python: Path, port: int) -> list[str]:
+        """The server's command line; it binds to 127.0.0.1 alone."""
+
+    def environment(self, arm: Process, host: Host, python: Path) -> dict[str, str]:
+        """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
+
+    def version(self, versions: Mapping[str, str]) -> str | None:
+        """Its version among those of an interpreter's distributions; None where it is not installed."""
+
+    def problems(self, arm: Process, accepted: Mapping | None, versions: Mapping | None) -> list["Problem"]:
+        """What the arm asks for and this version does not have, as its interpreter says what it accepts."""
+
+    def memory_share(self, arm: Process) -> float:
+        """The share of a GPU's memory that the server asks for at once."""
+
+    def host_cache_gib(self, arm: Process) -> float:
+        """A rank's KV cache on a CPU host, GiB."""
+
+    def is_loading(self, log: str) -> bool:
+        """Whether a server has done its imports and goes on to its weights."""
+
+    def start_figures(self, log: str) -> dict:
+        """Memory figures and seconds that the log of a start says; what it does not print is missing, never zero."""
+
+    def failure_figures(self, log: str) -> dict:
+        """What the log of a server that failed says of its KV cache."""
+
+    def cache_figures(self, snapshot: Snapshot) -> dict:
+        """What its counters say of its KV cache: `blocks`, `block_tokens`, `kv_cache_tokens`, `max_concurrency`."""
+
+    def ineffective(self, arm: Process, log: str) -> str | None:
+        """Which of the arm's settings the started server does not have, by its log; None where all hold."""
+
+    def cause(self, log: str, exit_code: int | None = None) -> str | None:
+        """Why a server died, in one line; None when it is none of the known causes."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked for and does not exist, and what does.
+
+    `ignored` is whether the engine would say nothing and go on, `doubtful` whether it may be meant all the same.
+    """
+
+    found: str
+    wanted: str
+    ignored: bool = False
+    doubtful: bool = False
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The known names that `name` may have been meant for, else some of them, in words."""
+    known = sorted(set(known))
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return ", ".join(prefix + word for word in near or known[:12]) + ("" if near or len(known) <= 12 else ", …")
+
+
+def unknown(kind: str, names: Iterable[str], known: Iterable[str] | None, **about) -> list[Problem]:
+    """A problem each of those names that are not known; none where nothing says which are."""
+    return (
+        [Problem(f"{kind} {name}", nearest(name, known), **about) for name in names if name not in known]
+        if known is not None
+        else []
+    )
+
+
+def flags(options: dict) -> list[str]:
+    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing,
+    a mapping or list JSON.
+    """
+    words = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is False:
+            words.append("--no-" + name.replace("_", "-"))
+        elif value is not None:
+            words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    return words

@@ -1,12 +1,28 @@
-"""LMCache's server, a cache server beside an engine."""
+"""LMCache: what keeps an engine's KV cache in other places, inside the engine or as a server beside it.
 
+Inside, variables set it up and its log tells what it did; the server has flags, settings that it says at /config and
+counters, in pieces of `chunk_size` tokens. What can mislead: an unknown or old key is ignored in silence, and the
+engine runs without a cache; where it runs inside, it does not tell which of two tiers a token came back from.
+
+    >>> in_process_variables(64, local_cpu=True)["LMCACHE_LOCAL_CPU"]
+    True
+"""
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from . import vllm
+from . import logs
+from .base import Problem, Snapshot, flags, nearest
 from .process import Process
 
+PREFIX = "LMCACHE_"
 HEALTH, SETTINGS = "/healthcheck", "/config"
-# The server's command, after the interpreter; its options follow.
+# The server's command, after the interpreter; its options follow. `{…}` are settled when it runs.
 SERVER = (
     "-m",
     "lmcache.cli.main",
@@ -20,11 +36,189 @@ SERVER = (
     "--http-port",
     "{http_port}",
 )
+# Variables of an engine's environment, whether LMCache is in it or beside it.
+QUIET = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"}
+# The server's counters; those of its second tier are there once it was used.
+CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK = (
+    "lmcache_mp_l1_write_chunks_total",
+    "lmcache_mp_l2_store_completed_objects_chunks_total",
+    "lmcache_mp_l2_prefetch_load_completed_chunks_total",
+)
+CHUNKS_HANDED_ON, EVENTS_QUEUED = (
+    "lmcache_mp_l2_store_submitted_objects_chunks_total",
+    "lmcache_mp_event_bus_queue_depth",
+)
+STORED = re.compile(r"Stored (\d+) out of total \d+ tokens")
+OLD_KEYS = {"local_device": "local_cpu", "max_local_cache_size": "max_local_cpu_size"}
+# Flags of the LMCache server: what it was before, or what LMCache inside the engine has for it.
+OLD_SERVER = {
+    "cpu_buffer_size": "l1_size_gb",
+    "max_local_cpu_size": "l1_size_gb",
+    "local_disk": "l2_adapter",
+    "max_local_disk_size": "l2_adapter",
+    "cache_policy": "eviction_policy",
+}
+# What LMCache's documentation lists; the installed version's own list is used where it was asked.
+KEYS = (
+    "chunk_size local_cpu max_local_cpu_size local_disk max_local_disk_size remote_url remote_serde "
+    "cache_policy use_layerwise save_decode_cache "
+    "save_unfull_chunk pre_caching_hash_algorithm enable_blending enable_p2p enable_controller "
+    "lmcache_instance_id enable_pd pd_role pd_buffer_size "
+    "pd_buffer_device transfer_channel gds_path extra_config numa_mode enable_async_loading "
+    "blocking_timeout_secs lookup_timeout_ms min_retrieve_tokens"
+).split()
+# Read by vLLM's LMCache connectors themselves, without the prefix `lmcache.`.
+OF_CONNECTOR = ("use_native", "use_layerwise", "discard_partial_chunks", "skip_last_n_tokens", "lmcache_rpc_port")
+# LMCache's variables that are no keys of its configuration.
+OF_PROGRAM = ("config_file", "use_experimental", "log_level", "track_usage", "debug", "force_skip_save")
 
 
 def command(process: Process, python: Path) -> list[str]:
     """The server's command line; `{message_port}` and `{http_port}` are settled when it runs."""
-    return [str(python), *SERVER, *vllm.flags(process.options)]
+    return [str(python), *SERVER, *flags(process.options)]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Tokens that the server took in and that went to its second tier and came back from there."""
+
+    written: float
+    to_disk: float
+    from_disk: float
+
+
+def moved(before: Snapshot, after: Snapshot, options: Mapping) -> Moved:
+    """What happened between two looks at the counters of a server with these options."""
+    counts = (
+        options["chunk_size"] * ((after.total(name) or 0) - (before.total(name) or 0))
+        for name in (CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK)
+    )
+    return Moved(*counts)
+
+
+def has_disk(options: Mapping) -> bool:
+    """Whether a server with these options has a second tier, on disk."""
+    return "l2_adapter" in options
+
+
+def is_settled(counters: Snapshot) -> bool:
+    """Whether the server has nothing under way."""
+    pending = (counters.total(CHUNKS_HANDED_ON) or 0) - (counters.total(CHUNKS_TO_DISK) or 0)
+    return not counters.total(EVENTS_QUEUED) and not pending
+
+
+def in_process_variables(chunk_tokens: int, **settings) -> dict:
+    """Variables that set up LMCache inside an engine, by the names of its configuration's keys."""
+    return {"PYTHONHASHSEED": "0", f"{PREFIX}CHUNK_SIZE": chunk_tokens} | {
+        f"{PREFIX}{name.upper()}": value for name, value in settings.items()
+    }
+
+
+def is_in_process(arm: Process) -> bool:
+    """Whether LMCache runs inside the engine, set up by variables."""
+    return any(name.startswith(PREFIX) for name in arm.environment)
+
+
+def keeps_in_memory(arm: Process) -> bool:
+    """Whether LMCache inside the engine has a tier in the host's memory."""
+    return is_in_process(arm) and str(arm.environment.get(f"{PREFIX}LOCAL_CPU")) == "True"
+
+
+def stored_tokens(log: str) -> int:
+    """Tokens that LMCache inside the engine has stored so far, by the engine's log."""
+    return sum(map(int, STORED.findall(log)))
+
+
+def is_used(arm: Process) -> bool:
+    """Whether an LMCache connector, or several connectors with one among them, moves the arm's KV cache."""
+    return "LMCache" in json.dumps(mapping(arm.options.get("kv_transfer_config")) or {})
+
+
+def mapping(given) -> dict | None:
+    """An option that is a mapping, given as one or as JSON; None for anything else."""
+    if isinstance(given, str | os.PathLike):
+        try:
+            given = json.loads(str(given))
+        except ValueError:
+            return None
+    return given if isinstance(given, dict) else None
+
+
+def sidecar_problems(arm: Process, accepted: Mapping) -> list[Problem]:
+    """Flags of the server beside the arm's that it does not have, with what they are called now."""
+    flags, found = accepted.get("lmcache_server"), []
+    for name in arm.sidecar.options if arm.sidecar else ():
+        if name in OLD_SERVER if flags is None else "--" + name.replace("_", "-") not in flags:
+            found.append(
+                Problem(
+                    f"option {name} of the {arm.sidecar.engine} server",
+                    OLD_SERVER.get(name) or nearest(name, [flag[2:].replace("-", "_") for flag in flags]),
+                )
+            )
+    return found
+
+
+def variables(environment: Mapping, accepted: Mapping | None = None) -> list[Problem]:
+    """LMCACHE_… variables, and the keys of the file that LMCACHE_CONFIG_FILE names, that LMCache would ignore."""
+    known, found = (accepted or {}).get("lmcache"), []
+    for name in sorted(environment):
+        key = name.removeprefix(PREFIX).lower()
+        if name.startswith(PREFIX) and key not in (*(known or KEYS), *OF_PROGRAM):
+            clear = key in OLD_KEYS or difflib.get_close_matches(key, known or KEYS, n=1, cutoff=0.8)
+            wanted = f"LMCACHE_{OLD_KEYS[key].upper()}" if key in OLD_KEYS else nearest(key, known or KEYS)
+            found.append(Problem(f"variable {name}", wanted, ignored=True, doubtful=not clear))
+    if file := environment.get("LMCACHE_CONFIG_FILE"):
+        found += _file(Path(str(file)), known)
+    return found
+
+
+def _file(file: Path, known: Iterable[str] | None) -> list[Problem]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        return [Problem(f"LMCACHE_CONFIG_FILE {file} ({str(error).splitlines()[0]})", "a YAML file that can be read")]
+    if not isinstance(content, dict | None):
+        return [Problem(f"LMCACHE_CONFIG_FILE {file} ({type(content).__name__})", "a YAML mapping")]
+    return [
+        unknown_key(str(key), known, f"key of {file.name}: ")
+        for key in content or {}
+        if str(key) not in (known or KEYS)
+    ]
+
+
+def unknown_key(key: str, known: Iterable[str] | None, place: str, written: str | None = None) -> Problem:
+    """A key that LMCache would ignore; `written` is how the arm has it, where that is not the key alone."""
+    prefix = "" if written is None else "lmcache."
+    name = OLD_KEYS.get(key) or (key if key in (known or KEYS) else None)
+    return Problem(
+        f"{place}{written or key}", f"{prefix}{name}" if name else nearest(key, known or KEYS, prefix), ignored=True
+    )
+
+
+def ineffective_in_process(arm: Process, log: str) -> str | None:
+    """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none
+    or all hold.
+
+    A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key.
+    """
+    log = logs.plain(log)
+    wanted = {
+        name.removeprefix(PREFIX).lower(): value for name, value in arm.environment.items() if name.startswith(PREFIX)
+    }
+    if not wanted:
+        return None
+    printed = re.findall(r"(?:LMCache Configuration|Creating LMCacheEngine with config): (\{.*\})", log)
+    if not printed:
+        return "LMCache did not print its configuration"
+    effective = {name: value.strip("'\"") for name, value in re.findall(r"'(\w+)': ('[^']*'|[^,{}\[\]]+)", printed[-1])}
+    differs = [
+        f"{name} {effective.get(name, 'not there')}, wanted {value}"
+        for name, value in wanted.items()
+        if not _same(effective.get(name), value)
+    ]
+    return "; ".join(differs) or None
 
 
 # Where the LMCache server's /config has what a flag sets, and in how many of its units.
@@ -61,11 +255,23 @@ def ineffective(process: Process, settings: dict | None) -> str | None:
                     and all(f"{word}={setting!r}" in str(effective.get(key)) for word, setting in inner.items())
                 ):
                     continue
-                if isinstance(inner, dict) or not vllm._same(
+                if isinstance(inner, dict) or not _same(
                     None if effective.get(key) is None else str(effective[key]), inner
                 ):
                     differs.append(f"{name}.{key} {effective.get(key, 'not there')}, wanted {inner}")
-        elif not vllm._same(None if effective is None else str(effective), int(value * unit) if unit > 1 else value):
+        elif not _same(None if effective is None else str(effective), int(value * unit) if unit > 1 else value):
             there = "not there" if effective is None else effective / unit if unit > 1 else effective
             differs.append(f"{name} {there}, wanted {value}")
     return "; ".join(differs) or None
+
+
+def _same(effective: str | None, wanted) -> bool:
+    if effective is None:
+        return False
+    try:
+        return float(effective.removesuffix(" GB")) == float(wanted)
+    except ValueError:
+        return (
+            effective.lower() == str(wanted).removeprefix("file://").rstrip("/").lower()
+            or effective.rstrip("/").lower() == str(wanted).rstrip("/").lower()
+        )

@@ -31,10 +31,9 @@ class Process:
     """One process that an arm starts.
 
     `role` is what it does for the arm (`server`, `prefill`, `decode`, `cache server`), `engine` whose command line it
-    has, `name` its arm's. `options` are flags by name without dashes (`max_model_len`), a value of True being a bare flag; `speculative`
-    is vLLM's `--speculative-config`. With `resettable` its caches can be emptied over HTTP.
-    `version` is the distribution's of a cache server, `memory_gib` about what that
-    takes."""
+    has, `name` its arm's. `options` are flags by name without dashes (`max_model_len`), a value of True being a bare
+    flag; `speculative` is vLLM's `--speculative-config`. With `resettable` its caches can be emptied over HTTP.
+    `version` is the distribution's of a cache server, `memory_gib` about what that takes."""
 
     role: str
     engine: str

@@ -12,26 +12,25 @@ import re
 import stat
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from .. import paths
 from ..errors import HostError
-from ..hardware.hosts import Host, cores
-from . import base, logs
+from ..hardware.hosts import GIB, Host, cores
+from . import base, lmcache, logs, options, vllm_logs
+from .base import Snapshot, flags
 from .process import Process
 
+TITLE, HEALTH, EMPTY_CACHE = "vLLM", "/health", "/reset_prefix_cache"
+RANKS = ("VLLM::Worker", "VLLM::EngineCore")  # the engine computes itself where it has no workers
+BENCH = ("--backend", "vllm", "--endpoint", "/v1/completions")
+SPLIT_AT = re.compile(r"[\s:]")
+problems = options.problems
+cause, is_loading = vllm_logs.cause, vllm_logs.is_loading
+start_figures, failure_figures = vllm_logs.start_figures, vllm_logs.failure_figures
+
 CACHE = "vllm:cache_config_info"
-# Of the LMCache server beside an engine, in pieces of `chunk_size` tokens; those of its second tier are there once it
-# was used.
-CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK = (
-    "lmcache_mp_l1_write_chunks_total",
-    "lmcache_mp_l2_store_completed_objects_chunks_total",
-    "lmcache_mp_l2_prefetch_load_completed_chunks_total",
-)
-CHUNKS_HANDED_ON, EVENTS_QUEUED = (
-    "lmcache_mp_l2_store_submitted_objects_chunks_total",
-    "lmcache_mp_event_bus_queue_depth",
-)
 CORES = "VLLM_CPU_OMP_THREADS_BIND", "|"  # where ranks' cores stand, and what stands between one's and the next's
 COUNTERS = base.Counters(
     samples={
@@ -65,51 +64,6 @@ COUNTERS = base.Counters(
     block_size=(CACHE, "block_size"),
 )
 
-OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "
-    r"total capacity of (?P<capacity>[\d.]+ [KMG]iB) of which (?P<free>[\d.]+ [KMG]iB) is free"
-)
-# What vLLM's logger puts before an error.
-HEAD = r"^(?:(?:ERROR|CRITICAL) [\d:., -]*\[[^\]]*\] )?"
-TRACEBACK_LINES = 60
-SPLIT_AT = re.compile(r"[\s:]")
-CAUSES = (
-    (
-        re.compile(
-            r"Free memory on device.*?\((?P<a>[\d./ GiB]+)\) on startup is less than desired GPU memory "
-            r"utilization.*?\((?P<b>[\d., GiB]+)\)"
-        ),
-        "too little free GPU memory at start",
-    ),
-    (re.compile(r"No available memory for the cache blocks"), "no memory left for the KV cache"),
-    (
-        re.compile(r"larger than the available KV cache memory|KV cache is needed, which is larger"),
-        "the KV cache cannot hold one request of max_model_len",
-    ),
-    (re.compile(r"std::bad_alloc|MemoryError|DefaultCPUAllocator: can't allocate memory"), "out of host memory"),
-    (re.compile(r"Address already in use"), "the port is taken"),
-    (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
-    (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
-    (
-        re.compile(r"ModuleNotFoundError: (?P<a>No module named '[\w.]+')"),
-        "a module that the engine's environment does not have",
-    ),
-    (
-        re.compile(HEAD + r" *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE),
-        "a configuration that the engine refuses",
-    ),
-)
-NO_SPACE = re.compile(r"^.*(?:No space left on device|out of shared memory).*$", re.MULTILINE)
-# What an error about shared memory names, in its own line or in its traceback. /dev/shm is a file system of its own,
-# of 64 MiB in a container that was given no other size, and says «No space left on device» like any.
-SHARED_MEMORY = re.compile(r"/dev/shm|\bpsm_|/torch_\d|\bnccl-|[Ss]hared[ _]memory|shm_broadcast|_posixshmem|SemLock")
-MORE_SHARED_MEMORY = "give a container more by --shm-size=8g or --ipc=host, else mount -o remount,size=8g /dev/shm"
-SHARED_MEMORY_FULL = f"shared memory full (/dev/shm): {MORE_SHARED_MEMORY}"
-# Writing to shared memory that is full is no error but a signal.
-BUS_ERROR = f"a bus error, as where shared memory (/dev/shm) is full: {MORE_SHARED_MEMORY}"
-# What the API server says when its engine has died: never the cause where there is another error.
-CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
-
 
 def command(arm: Process, python: Path, port: int) -> list[str]:
     """The server's command line. It binds to 127.0.0.1 only."""
@@ -134,24 +88,6 @@ def command(arm: Process, python: Path, port: int) -> list[str]:
     return words
 
 
-def flags(options: dict) -> list[str]:
-    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing,
-    a mapping or list JSON.
-    """
-    words = []
-    for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif value is False:
-            words.append("--no-" + name.replace("_", "-"))
-        elif value is not None:
-            words += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
-    return words
-
-
-# What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
-DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
 # Where an engine keeps what it compiled and fetched, by the variable that names another place.
 CACHES = {
     "XDG_CACHE_HOME": "~/.cache",
@@ -169,8 +105,7 @@ def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
     """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
-        "LMCACHE_TRACK_USAGE": "false",
-        "LMCACHE_DISABLE_BANNER": "1",
+        **lmcache.QUIET,
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "",
         "NO_COLOR": "1",
@@ -274,107 +209,37 @@ def preloadable(library: Path) -> str:
     )
 
 
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+def version(versions: Mapping[str, str]) -> str | None:
+    """vLLM's version among those of an interpreter's distributions, its CPU build's or its own."""
+    return versions.get("vllm-cpu") or versions.get("vllm")
 
 
-def parse_start(log: str) -> dict:
-    """Memory figures from a startup log; what is not printed is missing, never zero.
-
-    `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of
-    `max_model_len`."""
-    figures, log = {}, logs.plain(log)
-    patterns = {
-        "weights_gib": r"Model loading took ([\d.]+) (?:GiB|GB)",
-        "kv_cache_tokens": r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens",
-        "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
-        "kv_cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
-        "graph_capture_s": r"Graph capturing finished in ([\d.]+) sec",
-        "graph_gib": r"Graph capturing finished in [\d.]+ secs?, took ([\d.]+) GiB",
-        "load_s": r"Model loading took [\d.]+ (?:GiB|GB)(?: memory)? and ([\d.]+) s",
-        "engine_init_s": r"init engine .*?took ([\d.]+) s",
-    }
-    for name, pattern in patterns.items():
-        found = re.search(pattern, log)
-        if found:
-            figures[name] = _number(found[1])
-    of_ranks = sorted(set(map(_number, re.findall(patterns["weights_gib"], log))))
-    if len(of_ranks) > 1:
-        figures["weights_gib_of_ranks"] = of_ranks
-    if "kv_cache_tokens" in figures:
-        figures["kv_cache_tokens"] = int(figures["kv_cache_tokens"])
-    return figures
+def memory_share(arm: Process) -> float:
+    """The share of a GPU's memory that a server asks for at once."""
+    return arm.options.get("gpu_memory_utilization", 0.9)
 
 
-def is_loading(log: str) -> bool:
-    """Whether a server has done its imports and goes on to its weights."""
-    return "Starting to load model" in logs.plain(log)
+def host_cache_gib(arm: Process) -> float:
+    """A rank's KV cache on a CPU host, GiB."""
+    return float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
+
+
+def cache_figures(snapshot: Snapshot) -> dict:
+    """What the server's counters say of its KV cache: `blocks`, `block_tokens`, a rank's `kv_cache_gib` where it was
+    told and not found out, and the log's two figures once more, unrounded.
+
+    Of several engines behind one port, the first; what is not there is missing.
+    """
+    labels = next((dict(labels) for name, labels in snapshot.series if name == CACHE), {})
+    named = {"blocks": "num_gpu_blocks", "block_tokens": "block_size", "kv_cache_tokens": "kv_cache_size_tokens"}
+    figures = {figure: int(labels[label]) for figure, label in named.items() if labels.get(label, "").isdigit()}
+    if labels.get("kv_cache_memory_bytes", "").isdigit():
+        figures["kv_cache_gib"] = int(labels["kv_cache_memory_bytes"]) / GIB
+    concurrency = labels.get("kv_cache_max_concurrency", "")
+    return figures | ({"max_concurrency": float(concurrency)} if re.fullmatch(r"\d+(\.\d+)?", concurrency) else {})
 
 
 def ineffective(arm: Process, log: str) -> str | None:
-    """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none
-    or all hold.
-
-    A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key of a
-    second tier in the LMCache server."""
+    """Which settings the started server does not have, by its log: LMCache's, which vLLM takes in silence."""
     log = logs.plain(log)
-    wanted = {
-        name.removeprefix("LMCACHE_").lower(): value
-        for name, value in arm.environment.items()
-        if name.startswith("LMCACHE_")
-    }
-    if not wanted:
-        return None
-    printed = re.findall(r"(?:LMCache Configuration|Creating LMCacheEngine with config): (\{.*\})", log)
-    if not printed:
-        return "LMCache did not print its configuration"
-    effective = {name: value.strip("'\"") for name, value in re.findall(r"'(\w+)': ('[^']*'|[^,{}\[\]]+)", printed[-1])}
-    differs = [
-        f"{name} {effective.get(name, 'not there')}, wanted {value}"
-        for name, value in wanted.items()
-        if not _same(effective.get(name), value)
-    ]
-    return "; ".join(differs) or None
-
-
-def _same(found: str | None, wanted) -> bool:
-    if found is None:
-        return False
-    try:
-        return float(found.removesuffix(" GB")) == float(wanted)
-    except ValueError:
-        return (
-            found.lower() == str(wanted).removeprefix("file://").rstrip("/").lower()
-            or found.rstrip("/").lower() == str(wanted).rstrip("/").lower()
-        )
-
-
-def cause(log: str) -> str | None:
-    """Why a server died, from its log, in one line; None when it is none of the known causes."""
-    log = logs.unprefixed(log)
-    found = OUT_OF_MEMORY.search(log)
-    if found:
-        return f"out of memory: tried to allocate {found['tried']}, {found['free']} free of {found['capacity']}"
-    if re.search(r"OutOfMemoryError", log):
-        return "out of memory"
-    if full := _full(log):
-        return full
-    for pattern, name in CAUSES:
-        found = pattern.search(log)
-        if found:
-            detail = ", ".join(value for value in found.groupdict().values() if value)
-            return f"{name}: {detail}" if detail else name
-    errors = re.findall(HEAD + r"((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
-    causes = [error for error in errors if not CONSEQUENCE.search(error)] or errors
-    return causes[-1].strip()[:300] if causes else None
-
-
-def _full(log: str) -> str | None:
-    """Which of the two is full, the disk or shared memory, by the error's line and the traceback that it ends."""
-    found = NO_SPACE.search(log)
-    if not found:
-        return BUS_ERROR if re.search(r"\b[Bb]us error\b", log) else None
-    before = log[: found.start()].splitlines()[-TRACEBACK_LINES:]
-    begins = next((index for index in reversed(range(len(before))) if "Traceback (most recent" in before[index]), None)
-    told = [] if begins is None else before[begins:]
-    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*told, found[0]])) else "disk full"
+    return lmcache.ineffective_in_process(arm, log)

@@ -11,11 +11,12 @@ import random
 import select
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import engines
-from ..engines import vllm
+from ..engines import base, vllm
 from ..engines.logs import tail
 from ..environments import ENGINE_SIDE, Environment
 from ..errors import LoadError, ServerError
@@ -53,15 +54,14 @@ class Load:
         """Each cell draws its own prompts; all arms draw the same."""
         return random.Random(f"{self.seed}/{self.concurrency}/{repeat}").randrange(2**31)
 
-    def arguments(self, *, url: str, model: str, tokenizer: str, repeat: int) -> list[str]:
-        """The command line for `vllm bench serve`."""
+    def arguments(
+        self, *, url: str, model: str, tokenizer: str, repeat: int, api: Sequence[str] = vllm.BENCH
+    ) -> list[str]:
+        """The command line for `vllm bench serve`; `api` are its options that speak an engine's API."""
         words = [
-            "--backend",
-            "vllm",
+            *api,
             "--base-url",
             url,
-            "--endpoint",
-            "/v1/completions",
             "--model",
             model,
             "--tokenizer",
@@ -105,7 +105,7 @@ class Generator:
             stdout=subprocess.PIPE,
             start_new_session=True,
             env={
-                **{name: value for name, value in os.environ.items() if name not in vllm.DROPPED},
+                **{name: value for name, value in os.environ.items() if name not in base.DROPPED},
                 **vllm.caches(),
                 "NO_COLOR": "1",
                 "VLLM_LOGGING_COLOR": "0",
@@ -154,8 +154,11 @@ class Generator:
             self.close()
             self._start()
         self.wait_until_ready()
-        arguments = load.arguments(url=server.url, model=server.arm.model.name, tokenizer=tokenizer, repeat=repeat)
-        watched = engines.get(server.arm.engine).COUNTERS.watched
+        engine = engines.get(server.arm.engine)
+        watched = engine.COUNTERS.watched
+        arguments = load.arguments(
+            url=server.url, model=server.arm.model.name, tokenizer=tokenizer, repeat=repeat, api=engine.BENCH
+        )
         self._loads += 1
         with contextlib.suppress(BrokenPipeError):  # the answer says how the worker ended
             self._process.stdin.write(

@@ -43,16 +43,20 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
         server.fill(prompt, "a prefix to be found by the load")
-    before, counted = _scrape(server), ranks.count(server.pids, plan.host) if cell.arm.technique == "parallel" else None
+    engine, counted = engines.get(cell.arm.engine), None
+    before = _scrape(server)
+    if cell.arm.technique == "parallel":
+        counted = ranks.count(server.pids, plan.host, engine.RANKS)
     below = tiers.look(cell.arm, server, before)
     with hosts.Sampler(plan.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
-    parallel = {"ranks": ranks.difference(cell.arm, counted, ranks.count(server.pids, plan.host))} if counted else {}
+    parallel = {}
+    if counted:
+        parallel["ranks"] = ranks.difference(cell.arm, counted, ranks.count(server.pids, plan.host, engine.RANKS))
     result, requests = records.split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
-    samples = engines.get(cell.arm.engine).COUNTERS
-    counters = metrics.difference(before, after, samples)
+    counters = metrics.difference(before, after, engine.COUNTERS)
     moved = tiers.moved(
         cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(base.EXTERNAL_HITS)
     )
@@ -79,9 +83,9 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
         },
         "result": result,
         "counters": counters,
-        "speculation": metrics.acceptance(before, after, samples),
+        "speculation": metrics.acceptance(before, after, engine.COUNTERS),
         "reuse": load.dataset.evidence(
-            load, metrics.block_tokens(before, samples), server.start.get("kv_cache_tokens")
+            load, metrics.block_tokens(before, engine.COUNTERS), server.start.get("kv_cache_tokens")
         ),
         "client": answer["client"],
         "machine": sampler.summary(),

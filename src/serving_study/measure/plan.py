@@ -75,6 +75,10 @@ class Plan:
             given = {name: value for name, value in given.items() if name == "LD_PRELOAD" or name not in set_here}
         return arm.identity() | ({"distributions": needed} if needed else {}) | ({"variables": given} if given else {})
 
+    def engine_in_words(self) -> str:
+        """The engine and its version, of which arms there are."""
+        return engines.in_words([arm.engine for arm in self.arms] or ["vllm"], self.environment.versions)
+
     def cells(self, arm: Arm) -> list[Cell]:
         """The arm's cells in the order in which they are measured."""
         base, identity = self.provenance(), self.identity_of(arm)
@@ -167,10 +171,7 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
         f"{load.concurrency}{f' {load.dataset.label}' if load.dataset.label else ''} ({load.prompts} prompts)"
         for load in plan.loads
     )
-    say(
-        f"section {plan.section} on {plan.host.name} with vLLM "
-        f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
-    )
+    say(f"section {plan.section} on {plan.host.name} with {plan.engine_in_words()}; results in {known.folder}")
     say(f"loads: concurrency {loads}; {plan.repeats} repeat{'s' if plan.repeats > 1 else ''}")
     width = max(len(arm.name) for arm in plan.arms)
     for arm in plan.arms:

@@ -11,12 +11,11 @@ weights and the profiling run leave.
     >>> starts.run(sections.plan("7-hybrid")).starts()                                       # doctest: +SKIP
 """
 
-import re
 import time
 from collections.abc import Callable
 
 from .. import engines, files
-from ..engines import logs, vllm
+from ..engines import logs
 from ..errors import StoreError, StudyError
 from ..hardware import hosts
 from ..results import store
@@ -28,10 +27,6 @@ from . import records
 from .plan import Plan
 from .progress import Progress
 from .records import Results
-
-NEEDED = re.compile(r"\((?P<needed>[\d.]+) GiB KV cache is needed")
-GIVEN = re.compile(r"Explicitly set \((?P<given>[\d.]+)/[\d.]+\) GiB for KV cache")
-LONGEST = re.compile(r"estimated maximum model length is (?P<longest>\d+)")
 
 
 def stands(start: dict | None) -> bool:
@@ -97,7 +92,7 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
 
     What fails once the figures are known (memory that does not come back) is added to the record of a good start.
     """
-    figures = {}
+    figures, engine = {}, engines.get(arm.engine)
     folder, began, free = (
         run.start_folder(arm.name),
         time.monotonic(),
@@ -107,7 +102,7 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
         folder.mkdir(parents=True, exist_ok=True)
         with fleet.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
             figures = server.start
-            figures = figures | cache(metrics.scrape(server.url))
+            figures = figures | engine.cache_figures(metrics.scrape(server.url))
             records.write_start(plan, run, arm, "ok", figures=figures)
         preflight.wait_for_gpu_memory(plan.host, free)
     except StoreError:
@@ -115,53 +110,19 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
     except StudyError as error:
         failure, whole = records.failure_of(error, time.monotonic() - began), logs.read(folder / "server.log")
         if failure["reason"].endswith(UNSAID):  # its processes went on writing while they ended
-            failure["reason"] = engines.get(arm.engine).cause(whole) or failure["reason"]
+            failure["reason"] = engine.cause(whole) or failure["reason"]
         if (folder / "start.json").is_file():
             records.write_start(plan, run, arm, "ok", figures=figures, later=failure)
         else:
-            records.write_start(plan, run, arm, "failed", figures=said(whole) | figures, **failure)
+            records.write_start(plan, run, arm, "failed", figures=engine.failure_figures(whole) | figures, **failure)
         return failure["reason"]
     return None
-
-
-def cache(snapshot: metrics.Snapshot) -> dict:
-    """What a server's `vllm:cache_config_info` says of its KV cache: `blocks`, `block_tokens`, a rank's `kv_cache_gib`
-    where it was told and not found out, and the log's two figures once more, unrounded.
-
-    Of several engines behind one port, the first; what is not there is missing.
-    """
-    labels = next((dict(labels) for name, labels in snapshot.series if name == vllm.CACHE), {})
-    named = {"blocks": "num_gpu_blocks", "block_tokens": "block_size", "kv_cache_tokens": "kv_cache_size_tokens"}
-    found = {figure: int(labels[label]) for figure, label in named.items() if labels.get(label, "").isdigit()}
-    if labels.get("kv_cache_memory_bytes", "").isdigit():
-        found["kv_cache_gib"] = int(labels["kv_cache_memory_bytes"]) / hosts.GIB
-    concurrency = labels.get("kv_cache_max_concurrency", "")
-    return found | ({"max_concurrency": float(concurrency)} if re.fullmatch(r"\d+(\.\d+)?", concurrency) else {})
-
-
-def said(log: str) -> dict:
-    """What the log of a server that failed says of its KV cache: of one that refuses its `max_model_len` the
-    `kv_gib_needed` for one request of that length and the `longest_tokens` that would fit; of one that failed later the
-    figures of its start, and the `kv_cache_gib` that a CPU's was given.
-    """
-    found = vllm.parse_start(log)
-    for name, pattern, kind in (
-        ("kv_cache_gib", GIVEN, float),
-        ("kv_gib_needed", NEEDED, float),
-        ("longest_tokens", LONGEST, int),
-    ):
-        if match := pattern.search(log):
-            found[name] = kind(match[1])
-    return found
 
 
 def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
     """Print what is started, what has a result already, what cannot run here and why; returns the estimated minutes."""
     wanted = {arm.name for arm in pending(plan, known, fresh)}
-    say(
-        f"section {plan.section} on {plan.host.name} with vLLM "
-        f"{plan.environment.vllm or '(not installed yet)'}; results in {known.folder}"
-    )
+    say(f"section {plan.section} on {plan.host.name} with {plan.engine_in_words()}; results in {known.folder}")
     width = max((len(arm.name) for arm in plan.arms), default=0)
     for arm in plan.arms:
         state = (

@@ -320,7 +320,7 @@ def _parallel(cell) -> Check:
         busiest = max((process["cpu_s"] for process in processes), default=0.0)
         active = sum(process["cpu_s"] >= ACTIVE_SHARE * busiest for process in processes) if busiest else None
         evidence = ", ".join(
-            f"{process['name'].removeprefix('VLLM::')} {process['cpu_s']:.1f} s of processor" for process in processes
+            f"{process['name'].split('::')[-1]} {process['cpu_s']:.1f} s of processor" for process in processes
         )
     evidence = (
         f"{len(processes)} of {wanted} ranks have a process; "

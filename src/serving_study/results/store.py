@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas
 
-from .. import files, paths
+from .. import engines, files, paths
 from ..errors import ParameterError, StoreError
 from ..hardware import hosts
 from ..hardware.hosts import Host
@@ -389,8 +389,8 @@ def _of_another_model(records: dict[str, dict], newest: str | None, model: str |
 def engine_of(run: dict) -> str:
     """`vLLM 0.25.1` of a run.json; empty where it does not say."""
     told = run.get("provenance", {})
-    version = told.get("environment", {}).get("vllm") or told.get("engine_versions", {}).get("vllm")
-    return f"vLLM {version}" if version else ""
+    versions = told.get("engine_versions", {}) | told.get("environment", {})
+    return engines.named({name: version for name, version in versions.items() if version})
 
 
 def read_cell(cell_file: Path) -> dict:

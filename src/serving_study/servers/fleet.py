@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import engines, paths
-from ..engines import logs, vllm
+from ..engines import base, logs
 from ..engines.process import Process
 from ..environments import Environment, variables
 from ..errors import LoadError, ServerError
@@ -282,7 +282,7 @@ def whole_environment(arm: Arm, host: Host, environment: Environment) -> dict[st
     """The whole environment of an arm's processes: the caller's, without what would put colours into their logs, and
     what the engine needs.
     """
-    callers = {name: value for name, value in os.environ.items() if name not in vllm.DROPPED}
+    callers = {name: value for name, value in os.environ.items() if name not in base.DROPPED}
     return callers | engines.get(arm.engine).environment(arm.server, host, environment.python)
 
 
@@ -343,7 +343,7 @@ def _wait_until_ready(server: Fleet, timeout_s: float, beside: Fleet | None) -> 
             raise server.error("the server did not get ready", f"no answer within {timeout_s:.0f} s")
         server.advance()
         try:
-            client.get(f"{server.url}/health", 2)
+            client.get(f"{server.url}{engines.get(server.arm.engine).HEALTH}", 2)
             break
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
@@ -369,7 +369,7 @@ def _wait_until_ready(server: Fleet, timeout_s: float, beside: Fleet | None) -> 
     if problem := engine.ineffective(server.arm.server, log) or _ineffective_cache(server):
         raise server.error("the server does not have the settings it was given", problem)
     return {
-        **engine.parse_start(log),
+        **engine.start_figures(log),
         **({"sidecar_s": server.cache_ready_s} if server.arm.sidecar else {}),
         "healthy_s": healthy_s,
         "startup_s": time.monotonic() - began,

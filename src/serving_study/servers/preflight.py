@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from .. import engines
 from ..errors import HostError
 from ..hardware import hosts
 from ..hardware.hosts import Host
@@ -49,7 +50,7 @@ def check_port(port: int) -> None:
 def check_memory(arm: Arm, host: Host) -> None:
     """Raises HostError when less memory is free than the server will ask for at once."""
     if host.gpus:
-        share = arm.options.get("gpu_memory_utilization", 0.9)
+        share = engines.get(arm.engine).memory_share(arm.server)
         for gpu in hosts.detect().gpus[: max(arm.gpus, 1)]:
             wanted = share * gpu.memory_gib
             if gpu.free_gib < wanted:
@@ -74,7 +75,7 @@ def check_memory(arm: Arm, host: Host) -> None:
 def cpu_memory_gib(arm: Arm) -> float:
     """What the arm's server takes of a CPU host's memory, about, GiB: float32 weights, KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
-    copies, ranks = arm.copies * 2 * weights, arm.ranks * float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
+    copies, ranks = arm.copies * 2 * weights, arm.ranks * engines.get(arm.engine).host_cache_gib(arm.server)
     beside = arm.sidecar.memory_gib if arm.sidecar else 0.0
     return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB + beside
 

@@ -1,31 +1,30 @@
 """The processes of a server that compute, one a rank: how many there are, and what each has done.
 
-vLLM names its processes: `VLLM::Worker_TP0`, and `VLLM::EngineCore` which computes itself where it has no workers. What
-can mislead: a rank that waits for the others may spin, on a GPU too, so that work proves that a rank took part and not
-how large its part was; and Ray's workers are not the server's children, on other machines some of them, so that they
-are not counted.
+An engine's processes are known by their titles (`base.Engine.RANKS`). What can mislead: a rank that waits for the
+others may spin, on a GPU too, so that work proves that a rank took part and not how large its part was; and Ray's
+workers are not the server's children, on other machines some of them, so that they are not counted.
 
     >>> from serving_study.servers import ranks
-    >>> ranks.count(server.pids, host)["processes"]                 # doctest: +SKIP
-    {4711: {"name": "VLLM::Worker_TP0", "cpu_s": 12.4}, …}
+    >>> ranks.count(server.pids, host, engine.RANKS)["processes"]                 # doctest: +SKIP
+    {4711: {"name": "Worker 0", "cpu_s": 12.4}, …}
 """
 
 import contextlib
+from collections.abc import Sequence
 
 import psutil
 
 from ..hardware.hosts import Host, nvml_handle
 from .arm import Arm
 
-WORKER, ENGINE = "VLLM::Worker", "VLLM::EngineCore"
 # NVML's field numbers for payload over all NVLinks of a GPU, KiB since the driver started, and the scope that means all
 # links.
 NVLINK_FIELDS, ALL_LINKS = {"sent": 138, "received": 139}, 0xFFFFFFFF
 
 
-def count(pids: list[int], host: Host) -> dict:
-    """Processes under `pids` by their title with their processor time so far, and each GPU's NVLink bytes so far where
-    NVML counts them.
+def count(pids: list[int], host: Host, begin: Sequence[str]) -> dict:
+    """Processes under `pids` whose titles begin so (of several beginnings, the first that there are) with their
+    processor time so far, and each GPU's NVLink bytes so far where NVML counts them.
     """
     titles = {}
     for pid in pids:
@@ -34,10 +33,8 @@ def count(pids: list[int], host: Host) -> dict:
                 with contextlib.suppress(psutil.Error, IndexError):
                     times, title = process.cpu_times(), process.cmdline()[0].split()[0]
                     titles[process.pid] = {"name": title, "cpu_s": times.user + times.system}
-    named = [
-        {key: about for key, about in titles.items() if about["name"].startswith(name)} for name in (WORKER, ENGINE)
-    ]
-    return {"processes": named[0] or named[1], "nvlink": nvlink(host)}
+    named = ({pid: row for pid, row in titles.items() if row["name"].startswith(title)} for title in begin)
+    return {"processes": next(filter(None, named), {}), "nvlink": nvlink(host)}
 
 
 def difference(arm: Arm, before: dict, after: dict) -> dict:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from .. import engines
-from ..engines import logs, vllm
+from ..engines import logs
 from ..errors import ServerError
 from ..hardware import hosts
 from . import preflight
@@ -111,8 +111,7 @@ def start(name: str, command: list[str], ports: tuple[int, ...], log: Path, envi
 
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:
     """The error for a server that ended by itself, with the cause from its log where it is a known one."""
-    unsaid = vllm.BUS_ERROR if code == 256 - signal.SIGBUS else f"{_signal_of(code)}{UNSAID}"
-    reason = engines.get(arm.engine).cause(logs.read(log)) or unsaid
+    reason = engines.get(arm.engine).cause(logs.read(log), code) or f"{_signal_of(code)}{UNSAID}"
     return ServerError(
         f"{arm.name}: the server ended", reason=reason, log=log, last_lines=logs.tail(log), exit_code=code
     )

@@ -27,6 +27,7 @@ from ...chapters.parameters import (
     Weights,
     Whole,
 )
+from ...engines.lmcache import in_process_variables
 from ...engines.process import CACHE_SERVER, Process
 from ...environments import Environment
 from ...errors import ParameterError
@@ -366,11 +367,7 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
         }
 
     def lmcache(**settings) -> dict:
-        return (
-            device.environment
-            | {"PYTHONHASHSEED": "0", "LMCACHE_CHUNK_SIZE": CHUNK_TOKENS}
-            | {f"LMCACHE_{name.upper()}": value for name, value in settings.items()}
-        )
+        return device.environment | in_process_variables(CHUNK_TOKENS, **settings)
 
     def server(first_gib: float, **settings) -> dict:
         """What makes `below` an arm with an LMCache server beside its engine."""

@@ -13,7 +13,6 @@ back from.
 
 import contextlib
 import os
-import re
 import stat
 import time
 import urllib.error
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import engines
-from ...engines import base, logs, vllm
+from ...engines import base, lmcache, logs
 from ...errors import LoadError, ModelError, ServerError
 from ...loads import Load, prompts
 from ...models import shapes
@@ -37,7 +36,6 @@ TECHNIQUES = {
 }  # where each kind of arm has to find what it computed before
 ATTEMPTS, APART_S = 6, 0.5  # what goes below is on its way when the answer is there already
 SETTLE_S = 5.0
-STORED = re.compile(r"Stored (\d+) out of total \d+ tokens")
 
 
 def probe(arm: Arm, server: Fleet, loads: tuple[Load, ...]) -> dict:
@@ -91,16 +89,17 @@ def _empty_device(server) -> None:
 
     The answer is not believed (it has been 200 for nothing done): the counters of the next request are.
     """
+    path = engines.get(server.arm.engine).EMPTY_CACHE
     try:
         with client.DIRECT.open(
-            urllib.request.Request(f"{server.url}/reset_prefix_cache", b"", {"Connection": "close"}), timeout=30
+            urllib.request.Request(f"{server.url}{path}", b"", {"Connection": "close"}), timeout=30
         ):
             pass
     except (urllib.error.URLError, OSError) as error:
         server.require_alive(client.LAST_WORDS_S)
         raise LoadError(
             "the device's cache cannot be emptied for the probe",
-            value=f"POST /reset_prefix_cache: {error}",
+            value=f"POST {path}: {error}",
             allowed="an engine that has it",
             next=f"less {server.log}",
         ) from None
@@ -124,8 +123,8 @@ def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look | None:
         return None
     sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
     files = weigh(fleet.scratch(arm)) if arm.scratch else None
-    stored = [int(tokens) for tokens in STORED.findall(logs.read(server.log))] if in_process(arm) else None
-    return Look(engine, sidecar, files, None if stored is None else sum(stored))
+    stored = lmcache.stored_tokens(logs.read(server.log)) if lmcache.is_in_process(arm) else None
+    return Look(engine, sidecar, files, stored)
 
 
 def weigh(folder: Path) -> int:
@@ -139,17 +138,11 @@ def weigh(folder: Path) -> int:
     return total
 
 
-def in_process(arm: Arm) -> bool:
-    """Whether LMCache runs inside the engine, set up by variables."""
-    return any(name.startswith("LMCACHE_") for name in arm.environment)
-
-
 def _settled(url: str) -> Snapshot:
     deadline = time.monotonic() + SETTLE_S
     while True:
         found = metrics.scrape(url)
-        pending = (found.total(vllm.CHUNKS_HANDED_ON) or 0) - (found.total(vllm.CHUNKS_TO_DISK) or 0)
-        if not found.total(vllm.EVENTS_QUEUED) and not pending or time.monotonic() > deadline:
+        if lmcache.is_settled(found) or time.monotonic() > deadline:
             return found
         time.sleep(0.05)
 
@@ -183,15 +176,11 @@ def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens:
     each = token_bytes(arm)
     back = _bytes(external_tokens, each)
     if after.sidecar:
-        size = arm.sidecar.options["chunk_size"]
-        written, to_disk, from_disk = (
-            size * ((after.sidecar.total(name) or 0) - (before.sidecar.total(name) or 0))
-            for name in (vllm.CHUNKS_WRITTEN, vllm.CHUNKS_TO_DISK, vllm.CHUNKS_FROM_DISK)
-        )
-        new = _bytes(written - from_disk, each)  # what comes from disk is written to memory first
+        counted = lmcache.moved(before.sidecar, after.sidecar, arm.sidecar.options)
+        new = _bytes(counted.written - counted.from_disk, each)  # what comes from disk is written to memory first
         tiers = {"memory": {"in_bytes": new, "out_bytes": back}}
-        if "l2_adapter" in arm.sidecar.options:
-            tiers["disk"] = {"in_bytes": _bytes(to_disk, each), "out_bytes": _bytes(from_disk, each)}
+        if lmcache.has_disk(arm.sidecar.options):
+            tiers["disk"] = {"in_bytes": _bytes(counted.to_disk, each), "out_bytes": _bytes(counted.from_disk, each)}
         return {
             "in_bytes": new,
             "out_bytes": back,
@@ -206,7 +195,7 @@ def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens:
         return found | {"tiers": {"memory": found}, "counted": "bytes by the engine"}
     wrote = None if after.files_bytes is None else after.files_bytes - before.files_bytes
     stored = None if after.stored_tokens is None else _bytes(after.stored_tokens - before.stored_tokens, each)
-    in_memory = in_process(arm) and str(arm.environment.get("LMCACHE_LOCAL_CPU")) == "True"
+    in_memory = lmcache.keeps_in_memory(arm)
     both = in_memory and arm.scratch
     tiers = {"memory": {"in_bytes": stored, "out_bytes": None if both else back}} if in_memory else {}
     tiers |= {"disk": {"in_bytes": wrote, "out_bytes": None if both else back}} if arm.scratch else {}

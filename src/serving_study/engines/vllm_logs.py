@@ -1,0 +1,148 @@
+"""What vLLM's log says: the figures of a start, and why a server died.
+
+What can mislead: the CPU build never prints «Model loading took»; figures are per rank; the API server's own error is
+a consequence where there is another one.
+
+    >>> cause("ModuleNotFoundError: No module named 'arctic_inference'")
+    "a module that the engine's environment does not have: No module named 'arctic_inference'"
+"""
+
+import re
+import signal
+
+from . import logs
+
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "
+    r"total capacity of (?P<capacity>[\d.]+ [KMG]iB) of which (?P<free>[\d.]+ [KMG]iB) is free"
+)
+# What vLLM's logger puts before an error.
+HEAD = r"^(?:(?:ERROR|CRITICAL) [\d:., -]*\[[^\]]*\] )?"
+TRACEBACK_LINES = 60
+CAUSES = (
+    (
+        re.compile(
+            r"Free memory on device.*?\((?P<a>[\d./ GiB]+)\) on startup is less than desired GPU memory "
+            r"utilization.*?\((?P<b>[\d., GiB]+)\)"
+        ),
+        "too little free GPU memory at start",
+    ),
+    (re.compile(r"No available memory for the cache blocks"), "no memory left for the KV cache"),
+    (
+        re.compile(r"larger than the available KV cache memory|KV cache is needed, which is larger"),
+        "the KV cache cannot hold one request of max_model_len",
+    ),
+    (re.compile(r"std::bad_alloc|MemoryError|DefaultCPUAllocator: can't allocate memory"), "out of host memory"),
+    (re.compile(r"Address already in use"), "the port is taken"),
+    (re.compile(r"should have the same vocabulary size"), "target and draft vocabularies differ"),
+    (re.compile(r"unrecognized arguments: (?P<a>.+)"), "an option that this version does not have"),
+    (
+        re.compile(r"ModuleNotFoundError: (?P<a>No module named '[\w.]+')"),
+        "a module that the engine's environment does not have",
+    ),
+    (
+        re.compile(HEAD + r" *Value error, (?P<a>.+?)(?: \[type=value_error|$)", re.MULTILINE),
+        "a configuration that the engine refuses",
+    ),
+)
+NO_SPACE = re.compile(r"^.*(?:No space left on device|out of shared memory).*$", re.MULTILINE)
+# What an error about shared memory names, in its own line or in its traceback. /dev/shm is a file system of its own,
+# of 64 MiB in a container that was given no other size, and says «No space left on device» like any.
+SHARED_MEMORY = re.compile(r"/dev/shm|\bpsm_|/torch_\d|\bnccl-|[Ss]hared[ _]memory|shm_broadcast|_posixshmem|SemLock")
+MORE_SHARED_MEMORY = "give a container more by --shm-size=8g or --ipc=host, else mount -o remount,size=8g /dev/shm"
+SHARED_MEMORY_FULL = f"shared memory full (/dev/shm): {MORE_SHARED_MEMORY}"
+# Writing to shared memory that is full is no error but a signal.
+BUS_ERROR = f"a bus error, as where shared memory (/dev/shm) is full: {MORE_SHARED_MEMORY}"
+# What the API server says when its engine has died: never the cause where there is another error.
+CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
+NEEDED = re.compile(r"\((?P<needed>[\d.]+) GiB KV cache is needed")
+GIVEN = re.compile(r"Explicitly set \((?P<given>[\d.]+)/[\d.]+\) GiB for KV cache")
+LONGEST = re.compile(r"estimated maximum model length is (?P<longest>\d+)")
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def start_figures(log: str) -> dict:
+    """Memory figures from a startup log; what is not printed is missing, never zero.
+
+    `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of
+    `max_model_len`."""
+    figures, log = {}, logs.plain(log)
+    patterns = {
+        "weights_gib": r"Model loading took ([\d.]+) (?:GiB|GB)",
+        "kv_cache_tokens": r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens",
+        "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",
+        "kv_cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
+        "graph_capture_s": r"Graph capturing finished in ([\d.]+) sec",
+        "graph_gib": r"Graph capturing finished in [\d.]+ secs?, took ([\d.]+) GiB",
+        "load_s": r"Model loading took [\d.]+ (?:GiB|GB)(?: memory)? and ([\d.]+) s",
+        "engine_init_s": r"init engine .*?took ([\d.]+) s",
+    }
+    for name, pattern in patterns.items():
+        found = re.search(pattern, log)
+        if found:
+            figures[name] = _number(found[1])
+    of_ranks = sorted(set(map(_number, re.findall(patterns["weights_gib"], log))))
+    if len(of_ranks) > 1:
+        figures["weights_gib_of_ranks"] = of_ranks
+    if "kv_cache_tokens" in figures:
+        figures["kv_cache_tokens"] = int(figures["kv_cache_tokens"])
+    return figures
+
+
+def is_loading(log: str) -> bool:
+    """Whether a server has done its imports and goes on to its weights."""
+    return "Starting to load model" in logs.plain(log)
+
+
+def failure_figures(log: str) -> dict:
+    """What the log of a server that failed says of its KV cache: of one that refuses its `max_model_len` the
+    `kv_gib_needed` for one request of that length and the `longest_tokens` that would fit; of one that failed later the
+    figures of its start, and the `kv_cache_gib` that a CPU's was given.
+    """
+    figures = start_figures(log)
+    for name, pattern, kind in (
+        ("kv_cache_gib", GIVEN, float),
+        ("kv_gib_needed", NEEDED, float),
+        ("longest_tokens", LONGEST, int),
+    ):
+        if match := pattern.search(log):
+            figures[name] = kind(match[1])
+    return figures
+
+
+def cause(log: str, exit_code: int | None = None) -> str | None:
+    """Why a server died, from its log and its exit code, in one line; None when it is none of the known causes."""
+    return _said(log) or (BUS_ERROR if exit_code == 256 - signal.SIGBUS else None)
+
+
+def _said(log: str) -> str | None:
+    log = logs.unprefixed(log)
+    found = OUT_OF_MEMORY.search(log)
+    if found:
+        return f"out of memory: tried to allocate {found['tried']}, {found['free']} free of {found['capacity']}"
+    if re.search(r"OutOfMemoryError", log):
+        return "out of memory"
+    if full := _full(log):
+        return full
+    for pattern, name in CAUSES:
+        found = pattern.search(log)
+        if found:
+            detail = ", ".join(value for value in found.groupdict().values() if value)
+            return f"{name}: {detail}" if detail else name
+    errors = re.findall(HEAD + r"((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
+    causes = [error for error in errors if not CONSEQUENCE.search(error)] or errors
+    return causes[-1].strip()[:300] if causes else None
+
+
+def _full(log: str) -> str | None:
+    """Which of the two is full, the disk or shared memory, by the error's line and the traceback that it ends."""
+    found = NO_SPACE.search(log)
+    if not found:
+        return BUS_ERROR if re.search(r"\b[Bb]us error\b", log) else None
+    before = log[: found.start()].splitlines()[-TRACEBACK_LINES:]
+    begins = next((index for index in reversed(range(len(before))) if "Traceback (most recent" in before[index]), None)
+    told = [] if begins is None else before[begins:]
+    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*told, found[0]])) else "disk full"
