@@ -10,7 +10,7 @@ from serving_study import paths
 from serving_study.analysis import comparisons, plots, tables
 from serving_study.chapters.speculation import draft_cost
 from serving_study.errors import ParameterError
-from serving_study.results import store
+from serving_study.results import old_cells, store
 
 
 def cells(values: dict, certificate="pass", metric="output_throughput") -> pandas.DataFrame:
@@ -31,7 +31,7 @@ def cells(values: dict, certificate="pass", metric="output_throughput") -> panda
                     "acceptance": None,
                 }
             )
-    return pandas.DataFrame(rows)
+    return old_cells.with_arm_columns(pandas.DataFrame(rows))
 
 
 def test_a_ratio_and_its_interval():

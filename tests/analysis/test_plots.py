@@ -24,7 +24,7 @@ from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.chapters.parallelism import split_tables, splits
 from serving_study.chapters.speculation import draft_cost
 from serving_study.hardware import links
-from serving_study.results import store
+from serving_study.results import old_cells, store
 from serving_study.theory import predictions
 
 matplotlib.use("agg")
@@ -33,7 +33,7 @@ SAID = "h200x1, random weights, prescribed acceptance; 2 to 3 repeats; vLLM 0.25
 
 def cells(values: dict, **columns) -> pandas.DataFrame:
     """`{(arm, concurrency): [value of each repeat]}` as a frame of cells."""
-    return pandas.DataFrame(
+    frame = pandas.DataFrame(
         {
             "host": "h200x2",
             "arm": arm,
@@ -48,6 +48,7 @@ def cells(values: dict, **columns) -> pandas.DataFrame:
         for (arm, concurrency), repeats in values.items()
         for repeat, value in enumerate(repeats)
     )
+    return old_cells.with_arm_columns(frame)
 
 
 SPLITS = cells(

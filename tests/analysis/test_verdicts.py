@@ -13,7 +13,7 @@ from serving_study.analysis.verdicts import DIFFERS, NOT_COMPARABLE, REPRODUCES,
 from serving_study.chapters.speculation import crossover
 from serving_study.errors import ParameterError
 from serving_study.measure import sweep
-from serving_study.results import store
+from serving_study.results import old_cells, store
 
 FACTS = {
     "machine": "1 × NVIDIA L4",
@@ -41,7 +41,7 @@ def study(values: dict, **facts) -> Study:
         for (arm, concurrency), repeats in values.items()
         for repeat, value in enumerate(repeats)
     ]
-    return Study("s", pandas.DataFrame(rows))
+    return Study("s", old_cells.with_arm_columns(pandas.DataFrame(rows)))
 
 
 BASE = {("baseline", 1): [100.0, 101, 99], ("baseline-again", 1): [100.2, 100.9, 99.1], ("fast", 1): [150.0, 151, 149]}

@@ -23,6 +23,7 @@ from serving_study.errors import EngineEnvironmentError, HostError, ModelError, 
 from serving_study.hardware import hosts
 from serving_study.loads import datasets
 from serving_study.models import checkpoints, embedded
+from serving_study.results import old_cells
 from serving_study.servers import arm as arms
 from serving_study.theory import speculation
 
@@ -512,7 +513,7 @@ def trained(tmp_path, monkeypatch):
         for concurrency in (1, 4)
         for repeat in (0, 1)
     ]
-    return drafts.load(folder), pandas.DataFrame(rows)
+    return drafts.load(folder), old_cells.with_arm_columns(pandas.DataFrame(rows))
 
 
 def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained):

@@ -577,7 +577,7 @@ def of_requests(**ttft_ms):
         for arm, times in ttft_ms.items()
         for index, ms in enumerate(times)
     ]
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows).assign(repeat_of=lambda rows: rows["arm"].map({"prefix-cache-again": "prefix-cache"}))
 
 
 def test_one_slow_first_request_makes_no_gain(monkeypatch):
@@ -623,7 +623,7 @@ def of_shares(again: float | None, control=(1.0, 1.0), cached=(1.02, 3.4)):
         for arm, rates in arms.items()
         for share, rate in zip((0.0, 1.0), rates, strict=True)
     ]
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows).assign(repeat_of=lambda rows: rows["arm"].map({"prefix-cache-again": "prefix-cache"}))
 
 
 @pytest.mark.parametrize(
@@ -720,6 +720,7 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
         cell,
         {
             "host": "h200x1",
+            "arm": "cpu-offload",
             "model": "Qwen/Qwen2.5-7B-Instruct",
             "counters": {base.EXTERNAL_HITS: 10.0},
             "moved": {"out_bytes": 10 * token, "tiers": {"memory": {}}},
@@ -775,7 +776,7 @@ def test_files_that_fit_in_free_memory_are_read_from_the_page_cache():
 def test_files_that_do_not_fit_are_read_from_disk_in_part(tmp_path):
     file = tmp_path / "cells" / "files" / "working-set=2" / "repeat=0.json"
     tiers_of = {"disk": {"in_bytes": 5 * 2**30, "out_bytes": 1}}
-    files.write(file, {"moved": {"tiers": tiers_of}})
+    files.write(file, {"arm": "files", "moved": {"tiers": tiers_of}})
     files.write(tmp_path / "run.json", {"host": {"free_memory_gib": 4.0}})
     frame = pandas.DataFrame({"arm": ["files"], "file": [file]})
     assert prefixes.read_from(frame)["files"].startswith("disk, in part page cache (5.0 GiB written, 4 GiB")

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 from serving_study import cli, files, paths
 from serving_study.analysis import plots, verdicts
 from serving_study.chapters.parallelism import split_tables, splits
-from serving_study.errors import ParameterError
 from serving_study.hardware import prices
-from serving_study.results import store
+from serving_study.results import old_cells, store
 from serving_study.theory import predictions
 
 
@@ -49,7 +48,12 @@ def frame(rates, host="h200x2", tpot=None):
                         "p99_ttft_ms": 50.0 * (0.8 if "-pp" in arm else 1),
                     }
                 )
-    return pandas.DataFrame(rows)
+    return old_cells.with_arm_columns(pandas.DataFrame(rows))
+
+
+def named(*arms):
+    """Cells of arms of which nothing but their names matters."""
+    return frame({arm: {1: 1.0} for arm in arms})
 
 
 CELLS = frame(
@@ -72,25 +76,21 @@ CELLS = frame(
         ("14b-tp2-pp2", splits.Split("14b", tp=2, pp=2)),
         ("7b-dp2-replicas2", splits.Split("7b", dp=2, replicas=2)),
         ("moe-a2.7b-tp2-ep", splits.Split("moe-a2.7b", tp=2, ep=True)),
-        ("14b-tp1-memory-0.15", splits.Split("14b", rest="memory-0.15")),
-        ("135m-12-heads-tp1-again", splits.Split("135m-12-heads", rest="again")),
+        ("14b-tp1-memory-0.15", splits.Split("14b", distinction="memory-0.15")),
+        ("7b-tp1-again", splits.Split("7b")),
     ],
 )
 def test_a_name_says_how_an_arm_is_split(name, split):
-    assert splits.of(name) == split
-
-
-def test_a_name_that_does_not():
-    with pytest.raises(ParameterError, match="an arm that is no split: draft-k3"):
-        splits.of("draft-k3")
+    assert splits.of(old_cells.of_name(name)) == split
+    assert f"{split.group}-{split.words}" == name.removesuffix("-again")
 
 
 def test_each_model_is_held_against_its_own_smallest_arm():
-    assert list(splits.groups(CELLS)) == ["7b", "14b"] and splits.baseline(CELLS["arm"]) == "7b-tp1"
+    assert list(splits.groups(CELLS)) == ["7b", "14b"] and splits.baseline(CELLS) == "7b-tp1"
     assert (
-        splits.baseline(["14b-pp2", "14b-dp2", "14b-tp4", "14b-tp2"]) == "14b-tp2"
-        and splits.baseline(["7b-tp1-memory-0.15", "7b-tp1"]) == "7b-tp1"
-        and splits.baseline(["moe-a2.7b-tp2-ep", "moe-a2.7b-tp2"]) == "moe-a2.7b-tp2"
+        splits.baseline(named("14b-pp2", "14b-dp2", "14b-tp4", "14b-tp2")) == "14b-tp2"
+        and splits.baseline(named("7b-tp1-memory-0.15", "7b-tp1")) == "7b-tp1"
+        and splits.baseline(named("moe-a2.7b-tp2-ep", "moe-a2.7b-tp2")) == "moe-a2.7b-tp2"
     )
     found = splits.efficiency(CELLS).set_index(["arm", "concurrency"])
     assert found.loc[("7b-tp2", 1), "multiple"] == pytest.approx(1.5) and found.loc[
@@ -306,7 +306,7 @@ def stored(folder, cells, prompts):
     cell_files = []
     for index, cell in enumerate(cells.itertuples()):
         cell_files.append(folder / f"{index}.json")
-        files.write(cell_files[-1], {"asked": {"prompts": prompts[cell.concurrency]}})
+        files.write(cell_files[-1], {"arm": cell.arm, "asked": {"prompts": prompts[cell.concurrency]}})
     return cells.assign(file=cell_files)
 
 

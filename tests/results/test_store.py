@@ -17,6 +17,7 @@ from serving_study.errors import ParameterError, StoreError
 from serving_study.hardware.hosts import Host
 from serving_study.results import old_cells, store
 from serving_study.results.store import Store
+from serving_study.servers.arm import COLUMNS
 
 
 def cell(arm="baseline", repeat=0, key="k", **about):
@@ -276,7 +277,8 @@ def test_tables_are_derived_at_any_time(known):
     known.rebuild(run)
     header, rows = (run.folder / "cells.csv").read_text().splitlines()[0], pandas.read_csv(run.folder / "cells.csv")
     assert header.startswith(
-        "host,section,run,arm,load,concurrency,repeat,certificate,completed,failed,duration,request_throughput,output_throughput,total_token_throughput"
+        "host,section,run,arm,load,concurrency,repeat,certificate,"
+        "technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,completed,failed,"
     )
     assert header.split(",") == list(store.CELL_COLUMNS)
     by_arm = rows.set_index("arm")
@@ -286,7 +288,8 @@ def test_tables_are_derived_at_any_time(known):
     starts = (run.folder / "starts.csv").read_text()
     assert (
         starts.splitlines()[0]
-        == "host,section,run,arm,outcome,reason,weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
+        == "host,section,run,arm,technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,outcome,reason,"
+        "weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
     )
     table = pandas.read_csv(io.StringIO(starts)).set_index("arm")
     assert (
@@ -466,14 +469,61 @@ def test_a_cell_stored_under_vllms_own_names_is_read_under_ours(tmp_path):
     assert cell["counters"][base.PREFIX_HITS] == stored["counters"]["vllm:prefix_cache_hits_total"] > 0
     assert cell["counters"][base.TTFT] == stored["counters"]["vllm:time_to_first_token_seconds"]
     assert cell["counters"]["finished"] == stored["counters"]["finished"]
-    assert {name: value for name, value in cell.items() if name != "counters"} == {
+    assert {name: value for name, value in cell.items() if name in stored and name != "counters"} == {
         name: value for name, value in stored.items() if name != "counters"
     }
+    assert set(cell) - set(stored) == {"tp", "pp", "dp", "ep", "replicas", "draft", "distinction"}
     assert [set(record["counters"]) for record in records] == len(requests) * [set(vllm.COUNTERS.watched)]
     assert sum(record["counters"][base.PREFIX_HITS] for record in records) == cell["counters"][base.PREFIX_HITS]
     # What is under our names already passes through.
     files.write(tmp_path / "repeat=0.json", cell)
     assert store.read_cell(tmp_path / "repeat=0.json") == cell
+
+
+def test_arms_of_published_cells_say_what_they_are_as_arms_do_today():
+    """Each beside what its plan's arms say of themselves: from the command where the cell does not say it."""
+    read = {
+        (cell["arm"], file.parents[4].name): {name: cell[name] for name in COLUMNS}
+        for host in ("cpu-0028", "h200x1")
+        for file in store.paths.RESULTS_PUBLISHED.glob(f"{host}/section-*/*/cells/*/*/repeat=0.json")
+        for cell in [store.read_cell(file)]
+    }
+    plain = {"technique": "none", "k": 0, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1}
+    plain |= {"draft": None, "distinction": None, "repeat_of": None}
+    cpu, large = {"model": "smollm2-135m-instruct"}, {"model": "Qwen/Qwen2.5-7B-Instruct"}
+    split = plain | {"model": "smollm2-135m-instruct-12-heads", "technique": "parallel"}
+    cut = {"technique": "draft", "k": 3, "draft": "smollm2-135m-instruct-first-4-layers", "distinction": "truncated"}
+    mapped = {
+        "technique": "draft",
+        "k": 3,
+        "draft": "Qwen/Qwen2.5-0.5B-Instruct-152064",
+        "distinction": "same-vocabulary",
+    }
+    assert read["baseline-again", "section-4"] == plain | cpu | {"repeat_of": "baseline"}
+    assert read["draft-k3-truncated", "section-4"] == plain | cpu | cut
+    assert read["draft-k3-same-vocabulary", "section-3"] == plain | large | mapped
+    assert read["135m-12-heads-replicas2", "section-5"] == split | {"replicas": 2}
+    assert read["135m-12-heads-pp2", "section-5"] == split | {"pp": 2}
+    assert read["135m-12-heads-tp1-again", "section-5"] == split | {"repeat_of": "135m-12-heads-tp1"}
+    assert read["lmcache-server", "section-7"] == plain | cpu | {"technique": "offload"}
+
+
+@pytest.mark.parametrize(
+    ("arm", "columns"),
+    [
+        ("draft-k5", {"technique": "draft", "k": 5}),
+        ("eagle3-k3", {"technique": "draft", "k": 3, "distinction": "eagle3"}),
+        ("7b-tp2-pp2", {"technique": "parallel", "model": "7b", "tp": 2, "pp": 2}),
+        ("moe-a2.7b-tp2-ep-again", {"technique": "parallel", "model": "moe-a2.7b", "tp": 2, "ep": True}),
+        ("14b-tp1-memory-0.15", {"technique": "parallel", "model": "14b", "distinction": "memory-0.15"}),
+        ("prefix-cache", {}),
+    ],
+)
+def test_an_arm_of_which_nothing_else_is_stored_is_known_by_its_name(arm, columns):
+    repeat_of = arm.removesuffix("-again") if arm.endswith("-again") else None
+    plain = {"technique": "none", "k": 0, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1}
+    plain |= {"model": None, "draft": None, "distinction": None, "repeat_of": repeat_of}
+    assert old_cells.of_name(arm) == plain | columns
 
 
 def test_every_published_counter_has_a_name_of_ours():

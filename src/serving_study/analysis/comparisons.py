@@ -21,7 +21,6 @@ from ..errors import ParameterError
 from ..results import certificates, store
 
 CONFIDENCE = 0.95
-AGAIN = "-again"
 ROUNDING = 1e-9  # of logarithms that are equal on paper
 LEAST_ACCEPTED = 30  # tokens that a gain of speculation has to rest on: their number is then known to about a fifth
 KINDS = (
@@ -43,6 +42,19 @@ def kinds(frame: pandas.DataFrame) -> str:
     return ", ".join(name for name, column, value in KINDS if column in frame and (frame[column] == value).any())
 
 
+def repeats(frame: pandas.DataFrame) -> dict[str, str]:
+    """Each arm that is another one measured again, and which: the pairs of equal arms, as the cells say."""
+    if "repeat_of" not in frame:
+        return {}
+    pairs = frame[["arm", "repeat_of"]].dropna().drop_duplicates()
+    return dict(zip(pairs["arm"], pairs["repeat_of"], strict=True))
+
+
+def without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows of arms that are not another one measured again."""
+    return frame[frame["repeat_of"].isna()] if "repeat_of" in frame else frame
+
+
 def summary(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
     """Per arm and concurrency: `mean`, `sd`, `repeats` of the certified cells, and `cv`, the spread over the mean."""
     rows = usable(frame).dropna(subset=[metric]).groupby(["arm", "concurrency"], sort=False)[metric]
@@ -54,15 +66,16 @@ def summary(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
 def floor(frame: pandas.DataFrame, metric: str, *, by: str = "concurrency") -> dict:
     """What equal arms differ by: each value of column `by` to a natural logarithm (0.05: a factor of 1.05).
 
-    Every arm that was measured again (`ARM-again`) gives one difference at each value of `by`. The floor is the largest
+    Every arm that was measured again (`repeats`) gives one difference at each value of `by`. The floor is the largest
     of: the difference there, the median difference of all (the largest, while nothing was repeated), and, from two
     repeats on, the half-width of the pair's interval. Where no arm was measured again, the largest floor elsewhere
     holds. Empty without such a pair."""
     cells = by_cell(frame, metric, by=by)
+    equal = repeats(frame)
     pairs = {
-        (arm, place): ratio(values, cells[arm.removesuffix(AGAIN), place])
+        (arm, place): ratio(values, cells[equal[arm], place])
         for (arm, place), values in cells.items()
-        if arm.endswith(AGAIN) and (arm.removesuffix(AGAIN), place) in cells
+        if arm in equal and (equal[arm], place) in cells
     }
     differences = {key: abs(math.log(centre)) for key, (centre, *_) in pairs.items() if not math.isnan(centre)}
     if not differences:
@@ -142,7 +155,7 @@ def t_quantile(freedom: float) -> float:
 
 def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "concurrency") -> pandas.DataFrame:
     """Every arm against `baseline` at each value of column `by`: `arm`, `by`, `ratio`, `low`, `high`, `floor`,
-    `differs`.
+    `differs`, `repeat_of`.
 
     `low` and `high` are the ends of the interval, at least `floor` (a natural logarithm) from the ratio. `differs` is
     True when 1 lies outside them, False when the ratio lies inside the floor, and None when neither holds or nothing
@@ -152,6 +165,7 @@ def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "c
             "no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"]))
         )
     floors, cells, rows = floor(frame, metric, by=by), by_cell(frame, metric, by=by), []
+    equal = repeats(frame)
     for arm in dict.fromkeys(frame["arm"]):
         for place in sorted(place for name, place in cells if name == arm):
             if arm == baseline or (baseline, place) not in cells:
@@ -159,8 +173,10 @@ def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "c
             noise = floors.get(place, math.nan)
             centre, low, high = ratio(cells[arm, place], cells[baseline, place], noise)
             if not math.isnan(centre):
-                rows.append((arm, place, centre, low, high, noise, differs(centre, low, high, noise)))
-    return pandas.DataFrame(rows, columns=["arm", by, "ratio", "low", "high", "floor", "differs"])
+                claim = differs(centre, low, high, noise)
+                rows.append((arm, place, centre, low, high, noise, claim, equal.get(arm)))
+    columns = ["arm", by, "ratio", "low", "high", "floor", "differs", "repeat_of"]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def differs(ratio: float, low: float, high: float, noise: float) -> bool | None:
@@ -175,7 +191,8 @@ def differs(ratio: float, low: float, high: float, noise: float) -> bool | None:
 def extremes(table: pandas.DataFrame) -> tuple[pandas.Series | None, pandas.Series | None]:
     """The largest gain and the largest loss of a table of `compare` among those that certainly differ; None where there
     is none. The pairs of equal arms take no part."""
-    sure = table[(table["differs"] == True) & ~table["arm"].str.endswith(AGAIN)]  # noqa: E712 - None is neither
+    table = without_repeats(table)
+    sure = table[table["differs"] == True]  # noqa: E712 - None is neither
     gains, losses = sure[sure["ratio"] > 1], sure[sure["ratio"] < 1]
     return (
         gains.loc[gains["ratio"].idxmax()] if len(gains) else None,
@@ -229,7 +246,8 @@ def decompose(
             }
         )
     if not rows:
-        return pandas.DataFrame(columns=["arm", "concurrency", "latency", "occupancy", "mix", "ratio", "closure"])
+        columns = ["arm", "concurrency", "latency", "occupancy", "mix", "ratio", "closure", "repeat_of"]
+        return pandas.DataFrame(columns=columns)
     cells = pandas.DataFrame(rows)
     pairs = cells.merge(
         cells[cells["arm"] == baseline].drop(columns="arm"), on=["concurrency", "repeat"], suffixes=("", "_base")
@@ -245,6 +263,7 @@ def decompose(
     )
     table = np.exp(np.log(factors).groupby([pairs["arm"], pairs["concurrency"]], sort=False).mean()).reset_index()
     table["closure"] = table["latency"] * table["occupancy"] * table["mix"] / table["ratio"]
+    table["repeat_of"] = table["arm"].map(repeats(frame)).astype(object)
     order = {arm: place for place, arm in enumerate(dict.fromkeys(frame["arm"]))}
     return table.sort_values(
         ["arm", "concurrency"],
@@ -271,10 +290,8 @@ def crossings(frame: pandas.DataFrame, metric: str, baseline: str) -> list[Cross
     """The crossover of every arm from its measured cells; «certainly» is as `compare` has it, so that the interval is
     as wide as the noise.
     """
-    table, found = compare(frame, metric, baseline), []
+    table, found = without_repeats(compare(frame, metric, baseline)), []
     for arm in dict.fromkeys(table["arm"]):
-        if arm.endswith(AGAIN):
-            continue
         rows = table[table["arm"] == arm].sort_values("concurrency")
         measured = tuple(map(int, rows["concurrency"]))
         certain = rows[rows["differs"].map(lambda value: value is not None and bool(value))]

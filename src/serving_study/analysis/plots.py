@@ -11,7 +11,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from ..errors import ParameterError
-from ..results import reference
+from ..results import old_cells, reference
 from . import comparisons, drawing, tables
 from .drawing import PALETTE, WIDTH, colours, setup  # noqa: F401 - notebooks take these from here
 
@@ -24,7 +24,7 @@ SOURCES = {
 
 def over_concurrency(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Figure:
     """One panel a metric: each arm over concurrency, its repeats as faint dots, its mean as a line."""
-    frame = frame[~frame["arm"].str.endswith(comparisons.AGAIN)]
+    frame = comparisons.without_repeats(frame)
     means = [comparisons.summary(frame, metric).assign(metric=metric) for metric in metrics]
     palette = colours(frame["arm"])
     grid = drawing.lines(
@@ -47,7 +47,7 @@ def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline
     it: all of it on a logarithmic axis, where twice as fast and half as fast are equally far from 1.
     """
     table = comparisons.compare(frame, metric, baseline)
-    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = comparisons.without_repeats(table)
     table = table.assign(at=drawing.aside(table["concurrency"], table["arm"]))
     grid = drawing.lines(table, "at", "ratio", palette=colours(frame["arm"]), height=3.6)
     axis = grid.ax
@@ -71,14 +71,15 @@ def acceptance(frame: pandas.DataFrame, reference_frame: pandas.DataFrame | None
 
     sources = {tables.labels(frame): comparisons.usable(frame).dropna(subset=["acceptance_rate"])}
     if reference_frame is not None:
-        sources["reference study"] = reference_frame.rename(columns={"value": "acceptance_rate"})
+        published = reference_frame.rename(columns={"value": "acceptance_rate"})
+        sources["reference study"] = old_cells.with_arm_columns(published)
     techniques = {"n-gram": ("ngram", PALETTE[2]), "draft model": ("draft", PALETTE[1])}
     rows, palette, shapes = [], {}, {}
-    for technique, (prefix, colour) in techniques.items():
+    for name, (technique, colour) in techniques.items():
         for source, cells in sources.items():
-            shown = cells[cells["arm"].str.fullmatch(rf"{prefix}-k\d+")]
-            ks, label = shown["arm"].str.extract(r"k(\d+)")[0].astype(int), f"{technique}, {source}"
-            side = (-0.06 if prefix == "ngram" else 0.06) * (1 if source == "reference study" else 2.5)
+            shown = cells[(cells["technique"] == technique) & cells["distinction"].isna()]
+            ks, label = shown["k"].astype(int), f"{name}, {source}"
+            side = (-0.06 if technique == "ngram" else 0.06) * (1 if source == "reference study" else 2.5)
             rows.append(pandas.DataFrame({"k": ks + side, "rate": shown["acceptance_rate"], "label": label}))
             palette[label], shapes[label] = colour, "X" if source == "reference study" else "o"
     figure, axis = plt.subplots(figsize=(WIDTH, 3.8), layout="constrained")
@@ -102,7 +103,7 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
         for steady in (False, True)
     ]
     table = pandas.concat(parts, ignore_index=True)
-    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = comparisons.without_repeats(table)
     table = table.assign(row=[f"{cell.arm}, {cell.concurrency}" for cell in table.itertuples()])
     names = list(dict.fromkeys(table["row"]))[::-1]
     height = 0.24 * max(3, len(names)) + 1.2

@@ -129,7 +129,7 @@ def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
     told apart.
     """
     table = comparisons.compare(frame, "output_throughput", baseline)
-    table = table[~table["arm"].str.endswith(comparisons.AGAIN)]
+    table = comparisons.without_repeats(table)
     table = table[~comparisons.too_few_accepted(table, frame)]
     if table.empty:
         return "There is nothing to compare yet."
@@ -443,7 +443,7 @@ def noise(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Styler:
 def decomposition(frame: pandas.DataFrame, baseline: str = "baseline", steady: bool = False) -> Styler:
     """Each throughput ratio as latency × occupancy × work mix, and how exactly the three close on it."""
     table = comparisons.decompose(frame, baseline, steady)
-    shown = table.rename(columns={"mix": "work mix", "ratio": "throughput ratio"})
+    shown = table.drop(columns="repeat_of").rename(columns={"mix": "work mix", "ratio": "throughput ratio"})
     formats = {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio", "closure")}
     return style(
         shown,

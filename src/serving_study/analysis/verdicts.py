@@ -15,7 +15,7 @@ import pandas
 from .. import files, paths
 from ..errors import ParameterError
 from ..hardware import hosts
-from ..results import reference, store
+from ..results import old_cells, reference, store
 from . import comparisons
 
 TOLERANCE = 0.05
@@ -162,14 +162,15 @@ def _reference_study(name: str, host: str, section: int) -> Study:
         .reset_index()
         .astype({"concurrency": int})
     )
+    frame = old_cells.with_arm_columns(frame)
     machine = {"l4x1": "1 × NVIDIA L4", "l4x4": "4 × NVIDIA L4", "a10gx4": "4 × NVIDIA A10G"}.get(host, host)
 
     def stated(row) -> dict:
         return STATED | {
             "machine": machine,
             "model": row.model,
-            "draft": DRAFT if row.arm.startswith("draft") else None,
-            "acceptance": "measured" if "-k" in row.arm else None,
+            "draft": DRAFT if row.technique == "draft" else None,
+            "acceptance": "measured" if row.k else None,
             "load": _load(LOADS[section][row.concurrency], None, None),
         }
 
@@ -218,7 +219,7 @@ def verdicts(
 @functools.lru_cache(maxsize=256)
 def _side(study: Study, metric: str, baseline: str) -> dict:
     """(arm, concurrency) to facts, and (value, low, high) of the figure and of its ratio to the baseline."""
-    frame = study.frame[["arm", "concurrency", "repeat", "certificate", metric, "facts"]]
+    frame = study.frame[["arm", "concurrency", "repeat", "certificate", "repeat_of", metric, "facts"]]
     usable = comparisons.usable(frame).dropna(subset=[metric])
     if usable.empty:
         return {}

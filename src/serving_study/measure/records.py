@@ -120,6 +120,7 @@ def write_start(
             "section": plan.section,
             "run": run.name,
             "arm": arm.name,
+            **arm.columns(),
             "outcome": outcome,
             "reason": reason,
             "exit_code": exit_code,

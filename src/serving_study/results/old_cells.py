@@ -1,12 +1,27 @@
-"""Cells that were stored when counters still had vLLM's own names: read, they have ours.
+"""What records of earlier releases do not say, or say in other words: read, they are as today's.
 
-Nothing on disk is rewritten, so that a published cell stays what was published. A cell under our names passes through.
+Counters had the engine's own names, and an arm was known by its name; it says what it is in columns
+(`servers.arm.COLUMNS`). Where a record lacks those they come from the command that its server was started with, else
+from the arm's name: no other module reads one, but for `reference`, whose source has nothing else. Nothing on disk is
+rewritten, so that a published cell stays what was published.
 
     >>> renamed({"vllm:prefix_cache_hits_total": 16.0, "finished": {"length": 1.0}})
     {'prefix_hits': 16.0, 'finished': {'length': 1.0}}
+    >>> columns = of_name("135m-12-heads-tp2-pp2-again")
+    >>> columns["model"], columns["tp"], columns["pp"], columns["repeat_of"]
+    ('135m-12-heads', 2, 2, '135m-12-heads-tp2-pp2')
 """
 
+import functools
+import json
+import re
+from pathlib import Path
+
+import pandas
+
+from .. import files
 from ..engines import base
+from ..servers.arm import COLUMNS
 
 NAMES = {
     "vllm:spec_decode_num_drafts_total": base.DRAFTS,
@@ -27,6 +42,15 @@ NAMES = {
     "vllm:request_queue_time_seconds": base.QUEUE,
     "vllm:time_to_first_token_seconds_sum": base.TTFT_SUM,
 }
+AGAIN = "-again"
+SPECULATES = re.compile(r"(?P<method>ngram|draft|eagle\d*)-k(?P<k>\d+)(?:-(?P<distinction>.+))?")
+SPLITS = re.compile(
+    r"(?P<model>.+?)-(?P<split>(?:(?:tp|pp|dp|replicas)\d+-?)+)(?P<ep>-?ep(?![a-z]))?(?P<distinction>.*)"
+)
+NOTHING = {"technique": "none", "k": 0, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1}
+FLAGS = {"--tensor-parallel-size": "tp", "--pipeline-parallel-size": "pp", "--data-parallel-size": "dp"}
+STARTS_ONLY = ("7-hybrid",)  # sections whose arms get no load, and so show no technique
+OFFLOADS = ("--kv-offloading-size", "--kv-transfer-config")
 
 
 def renamed(record: dict) -> dict:
@@ -37,3 +61,81 @@ def renamed(record: dict) -> dict:
 def current(record: dict) -> dict:
     """A cell, or a request's record, with its counters under our names."""
     return record | {"counters": renamed(record["counters"])} if record.get("counters") else record
+
+
+def arm_columns(record: dict, cell_file: Path | None = None) -> dict:
+    """The columns of the arm of a stored cell or start; `cell_file` says where a cell lies, beside whose run the
+    command of its start is.
+    """
+    if all(name in record for name in COLUMNS):
+        return {name: record[name] for name in COLUMNS}
+    command = record.get("command") or (_command(cell_file.parents[3], record["arm"]) if cell_file else ())
+    told = of_name(record["arm"]) | (_of_command(command) if command else {})
+    if record.get("section") in STARTS_ONLY:
+        told["technique"] = "none"
+    return told | {name: record[name] for name in COLUMNS if record.get(name) is not None}
+
+
+def with_arm_columns(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """`frame` with those of COLUMNS that it lacks, from its arms' names."""
+    named = {arm: of_name(arm) for arm in dict.fromkeys(frame["arm"])}
+    missing = [name for name in COLUMNS if name not in frame]
+    return frame.assign(
+        **{
+            name: pandas.Series([named[arm][name] for arm in frame["arm"]], frame.index, dtype=object)
+            for name in missing
+        }
+    )
+
+
+def of_name(arm: str) -> dict:
+    """COLUMNS of an arm by its name alone: `draft-k3-truncated`, `7b-tp2`, `baseline-again`; without more, one plain
+    server."""
+    repeat_of = arm.removesuffix(AGAIN) if arm.endswith(AGAIN) else None
+    columns = dict.fromkeys(COLUMNS) | NOTHING | {"repeat_of": repeat_of}
+    if match := SPECULATES.fullmatch(repeat_of or arm):
+        technique = "ngram" if match["method"] == "ngram" else "draft"
+        distinction = match["distinction"] or (match["method"] if match["method"].startswith("eagle") else None)
+        return columns | {"technique": technique, "k": int(match["k"]), "distinction": distinction}
+    if match := SPLITS.fullmatch(repeat_of or arm):
+        sizes = {name: int(size) for name, size in re.findall(r"(tp|pp|dp|replicas)(\d+)", match["split"])}
+        distinction = match["distinction"].strip("-") or None
+        columns |= {
+            "technique": "parallel",
+            "model": match["model"],
+            "ep": bool(match["ep"]),
+            "distinction": distinction,
+        }
+        return columns | sizes
+    return columns
+
+
+def _of_command(command: tuple[str, ...] | list[str]) -> dict:
+    """What a server's command line says of its arm."""
+    words = list(command)
+    options = dict(zip(words, words[1:], strict=False))
+    columns = {name: int(options[flag]) for flag, name in FLAGS.items() if flag in options}
+    columns |= {"ep": "--enable-expert-parallel" in words}
+    if "--served-model-name" in options:
+        columns["model"] = options["--served-model-name"]
+    if "--" in words and "--replicas" in options:
+        columns["replicas"] = int(options["--replicas"])
+    if "--speculative-config" in options:
+        speculative = json.loads(options["--speculative-config"])
+        columns |= {"k": speculative.get("num_speculative_tokens", 0), "draft": speculative.get("model")}
+        if speculative.get("method") == "ngram":
+            columns["technique"] = "ngram"
+        elif speculative.get("model"):
+            columns["technique"] = "draft"
+    elif any(flag in words for flag in OFFLOADS):
+        columns["technique"] = "offload"
+    elif "--enable-prefix-caching" in words:
+        columns["technique"] = "prefix"
+    return columns
+
+
+@functools.lru_cache(maxsize=1024)
+def _command(run: Path, arm: str) -> tuple[str, ...]:
+    """The command of an arm's start; empty where none is stored."""
+    file = run / "arms" / arm / "start.json"
+    return tuple(files.read(file).get("command") or ()) if file.is_file() else ()

@@ -27,6 +27,7 @@ from .. import engines, files, paths
 from ..errors import ParameterError, StoreError
 from ..hardware import hosts
 from ..hardware.hosts import Host
+from ..servers.arm import COLUMNS
 from . import certificates, index, old_cells
 
 SCHEMA = 1
@@ -48,6 +49,7 @@ CELL_COLUMNS = (
     "concurrency",
     "repeat",
     "certificate",
+    *COLUMNS,
     *METRICS,
     *SPECULATION,
     "temperature",
@@ -63,6 +65,7 @@ START_COLUMNS = (
     "section",
     "run",
     "arm",
+    *COLUMNS,
     "outcome",
     "reason",
     "weights_gib",
@@ -395,7 +398,8 @@ def engine_of(run: dict) -> str:
 
 def read_cell(cell_file: Path) -> dict:
     """A stored cell, its counters under our names whenever it was stored."""
-    return old_cells.current(files.read(cell_file))
+    cell = old_cells.current(files.read(cell_file))
+    return cell | old_cells.arm_columns(cell, cell_file)
 
 
 def requests_of(cell_file: Path) -> list[dict]:
@@ -407,7 +411,7 @@ def requests_of(cell_file: Path) -> list[dict]:
 
 def cell_row(cell: dict) -> dict:
     """A cell as one row of cells.csv; a figure that the cell does not have is missing."""
-    row = {name: cell.get(name) for name in CELL_COLUMNS}
+    row = {name: cell.get(name) for name in CELL_COLUMNS} | old_cells.arm_columns(cell)
     withheld = certificates.withheld(cell.get("certificate"))
     figures = figures_of(cell["result"])
     row |= {name: None if withheld and name.endswith(withheld) else figures.get(name) for name in METRICS}
@@ -431,7 +435,7 @@ def figures_of(result: dict) -> dict:
 
 def start_row(start: dict) -> dict:
     """A start as one row of starts.csv."""
-    row = {name: start.get(name) for name in START_COLUMNS}
+    row = {name: start.get(name) for name in START_COLUMNS} | old_cells.arm_columns(start)
     row |= {
         name: (start.get("figures") or {}).get(name)
         for name in ("weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s")

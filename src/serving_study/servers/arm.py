@@ -11,6 +11,10 @@ from ..errors import ParameterError
 from ..hardware.hosts import Host
 from ..models.checkpoints import Model, check_draft
 
+TRUNCATED = "truncated"  # what sets a draft apart that is a target's first layers
+# What an arm is, in the columns of its cells and of its starts.
+COLUMNS = ("technique", "k", "tp", "pp", "dp", "ep", "replicas", "model", "draft", "distinction", "repeat_of")
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -20,7 +24,8 @@ class Arm:
     `turns`, a port whose connections are handed to one server after another. `technique` is what the certificate
     expects to see happening (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`), `acceptance` how drafts are
     accepted: `measured`, `prescribed`, or None without speculation. With `scratch` its processes run in an empty folder
-    that goes when they end, for what they write to disk. `unsupported` holds the reason why the arm cannot exist here.
+    that goes when they end, for what they write to disk. `unsupported` holds the reason why the arm cannot exist here,
+    `distinction` what else sets it apart from the arms of its section (`truncated`, `memory-0.15`).
     """
 
     name: str
@@ -28,6 +33,7 @@ class Arm:
     front: str = "none"
     technique: str = "none"
     acceptance: str | None = None
+    distinction: str | None = None
     repeat_of: str | None = None
     scratch: bool = False
     unsupported: str | None = None
@@ -87,6 +93,7 @@ class Arm:
             "sidecar": self.sidecar,
             "technique": self.technique,
             "acceptance": self.acceptance,
+            "distinction": self.distinction,
             "repeat_of": self.repeat_of,
             "scratch": self.scratch,
             "unsupported": self.unsupported,
@@ -170,6 +177,22 @@ class Arm:
     def weights(self) -> str:
         return self.server.weights
 
+    def columns(self) -> dict:
+        """What the arm is, by the names of COLUMNS: names are for people, these are for comparisons."""
+        return {
+            "technique": self.technique,
+            "k": self.k,
+            "tp": self.options.get("tensor_parallel_size", 1),
+            "pp": self.options.get("pipeline_parallel_size", 1),
+            "dp": self.options.get("data_parallel_size", 1),
+            "ep": bool(self.options.get("enable_expert_parallel")),
+            "replicas": self.replicas,
+            "model": self.model.name,
+            "draft": self.draft.name if self.draft else None,
+            "distinction": self.distinction,
+            "repeat_of": self.repeat_of,
+        }
+
     def identity(self) -> dict:
         """What decides a result, free of this machine's paths."""
         server = self.server
@@ -248,6 +271,7 @@ def speculation(
         arms.append(
             base.variant(
                 name=f"draft-k{k}-same-vocabulary",
+                distinction="same-vocabulary",
                 speculative=config,
                 draft=control,
                 technique="draft",
@@ -261,6 +285,7 @@ def speculation(
         arms.append(
             base.variant(
                 name=f"draft-k{k}-truncated",
+                distinction=TRUNCATED,
                 speculative=config,
                 draft=truncated,
                 technique="draft",
@@ -270,13 +295,21 @@ def speculation(
     for k in ks if eagle else ():
         config = {"method": "eagle3", "model": eagle.source, "num_speculative_tokens": k}
         arms.append(
-            base.variant(name=f"eagle3-k{k}", speculative=config, draft=eagle, technique="draft", acceptance="measured")
+            base.variant(
+                name=f"eagle3-k{k}",
+                distinction="eagle3",
+                speculative=config,
+                draft=eagle,
+                technique="draft",
+                acceptance="measured",
+            )
         )
     arms = [_prescribe(arm, (prescribed or {}).get(arm.name)) for arm in arms]
     if synchronous_control:
         arms.append(
             base.variant(
                 name="baseline-synchronous",
+                distinction="synchronous",
                 options=options | {"async_scheduling": False},
                 environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"},
             )

@@ -224,7 +224,7 @@ def measured_cells():
     frames = [store.Store("h200x1", name, paths.RESULTS_PUBLISHED).newest() for name in (3, "3-draft-graphs")]
     frames[1] = frames[1].assign(arm=frames[1]["arm"] + ", its graphs on")
     frame = comparisons.usable(pandas.concat(frames, ignore_index=True))
-    frame = frame[frame["concurrency"].isin(list(verdicts.LOADS[3])) & ~frame["arm"].str.endswith(comparisons.AGAIN)]
+    frame = comparisons.without_repeats(frame[frame["concurrency"].isin(list(verdicts.LOADS[3]))])
     means = frame.groupby(["arm", "concurrency"], sort=False)[
         [
             "median_tpot_ms",

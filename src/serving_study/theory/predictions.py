@@ -297,7 +297,7 @@ def beside(
             )
     if cells is not None:
         means, kinds = (
-            comparisons.summary(cells[~cells["arm"].str.endswith(comparisons.AGAIN)], metric),
+            comparisons.summary(comparisons.without_repeats(cells), metric),
             kinds_by_arm(cells),
         )
         about = {"source": "measured", "host": ", ".join(sorted(set(cells["host"])))}

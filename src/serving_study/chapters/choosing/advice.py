@@ -200,7 +200,7 @@ def _measured(
     runs = {run.name: files.read(run.folder / "run.json") for run in known.runs()}
     newest = runs[frame["run"][frame["at"].idxmax()]]
     model = newest["parameters"].get("model", OF_ARMS)
-    passed, again = frame[frame["certificate"] == certificates.PASS], frame["arm"].str.endswith(comparisons.AGAIN)
+    passed, again = frame[frame["certificate"] == certificates.PASS], frame["repeat_of"].notna()
     left_out = {
         f"certificate {name}": int((frame.loc[~again, "certificate"] == name).sum())
         for name in (certificates.FAIL, certificates.UNKNOWN)
@@ -211,9 +211,7 @@ def _measured(
     }
     rows = [
         _row(known.host, group, wanted, floors, price)
-        for _, group in passed[~passed["arm"].str.endswith(comparisons.AGAIN)].groupby(
-            ["arm", "concurrency"], sort=False
-        )
+        for _, group in comparisons.without_repeats(passed).groupby(["arm", "concurrency"], sort=False)
     ]
     mine = own == known.host and (folder != paths.RESULTS_PUBLISHED or store.results_folder_id() is not None)
     place = known.folder.relative_to(paths.ROOT) if known.folder.is_relative_to(paths.ROOT) else known.folder

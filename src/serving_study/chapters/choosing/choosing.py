@@ -210,13 +210,13 @@ def _measured(host: str, section: int, basis: str) -> list[dict]:
         arms = dict.fromkeys(frame["arm"])
         against = {arm: base for arm in arms if (base := technique.baseline(arm, arms))}
         for base in dict.fromkeys(against.values()):
-            again = base + comparisons.AGAIN
-            chosen = frame[frame["arm"].isin([base, again, *(arm for arm in against if against[arm] == base)])]
+            again = [arm for arm, equal in comparisons.repeats(frame).items() if equal == base]
+            chosen = frame[frame["arm"].isin([base, *again, *(arm for arm in against if against[arm] == base)])]
             for metric, column in OURS.items():
                 table = comparisons.compare(chosen, column, base)
                 few = comparisons.too_few_accepted(table.assign(ratio=_better(table["ratio"], metric)), chosen)
                 for row, rests_on_few in zip(table.itertuples(), few, strict=True):
-                    if row.arm == again:
+                    if row.arm in again:
                         continue
                     both = outcomes[row.arm, row.concurrency] | outcomes[base, row.concurrency]
                     at, of_arm = chosen[chosen["concurrency"] == row.concurrency], chosen[chosen["arm"] == row.arm]

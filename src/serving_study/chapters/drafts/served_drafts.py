@@ -4,13 +4,13 @@
 """
 
 import math
-import re
 
 import pandas
 from pandas.io.formats.style import Styler
 
 from ...analysis import comparisons, tables
 from ...models.checkpoints import Model
+from ...servers.arm import TRUNCATED
 from ...theory import speculation
 from . import draft_sizes
 from .drafts import Trained
@@ -73,6 +73,7 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
     the arm's with its interval `low`, `high` (`comparisons.compare`), `predicted` the formula's with `cost`."""
     columns = [
         "arm",
+        "distinction",
         "k",
         "predicted_rate",
         "rate",
@@ -89,19 +90,22 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
     lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
     rates = comparisons.summary(lowest, "acceptance_rate").set_index("arm")["mean"]
     rounds = comparisons.rounds(lowest, "baseline").set_index("arm")
-    rows = []
+    rows, arms = [], lowest.drop_duplicates("arm").set_index("arm")
     for found in comparisons.compare(lowest, "median_tpot_ms", "baseline").itertuples():
-        match = re.fullmatch(r"draft-k(\d+)(-truncated)?", found.arm)
-        look = (trained.truncated if match[2] else trained.last) if match else None
+        technique, k, distinction = arms.loc[found.arm, ["technique", "k", "distinction"]]
+        cut = distinction == TRUNCATED
+        known = technique == "draft" and (cut or pandas.isna(distinction))
+        look = (trained.truncated if cut else trained.last) if known else None
         if look is None or found.arm not in rounds.index:
             continue
-        k = int(match[1])
+        k = int(k)
         cost = draft_sizes.cost_ratio(
-            target.config | {"num_hidden_layers": look["layers"]} if match[2] else trained.model.config, target.config
+            target.config | {"num_hidden_layers": look["layers"]} if cut else trained.model.config, target.config
         )
         told, took = look["rounds"].get(str(k)), rounds.loc[found.arm]
         row = {
             "arm": found.arm,
+            "distinction": distinction,
             "k": k,
             "predicted_rate": told["acceptance_rate"] if told else math.nan,
             "rate": rates[found.arm],
@@ -151,7 +155,7 @@ def finding(found: pandas.DataFrame, frame: pandas.DataFrame) -> str:
     if found.empty:
         return "The target was not served with its draft here."
     words = []
-    for untrained, rows in found.groupby(found["arm"].str.endswith("truncated")):
+    for untrained, rows in found.groupby(found["distinction"] == TRUNCATED):
         best = rows.loc[rows["speedup"].idxmax()]
         whose = (
             "the target's first layers, as a draft, have"
@@ -184,7 +188,7 @@ def marks(both: pandas.DataFrame, found: pandas.DataFrame) -> pandas.DataFrame:
             for kind, warm, marker in (("agreement", 0, "o"), ("acceptance", 1, "s"))
         ]
     for row in found.itertuples():
-        name = both["draft"].iloc[-1 if row.arm.endswith("truncated") else 0]
+        name = both["draft"].iloc[-1 if row.distinction == TRUNCATED else 0]
         rows.append(
             {
                 "label": name,

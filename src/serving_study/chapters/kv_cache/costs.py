@@ -64,7 +64,7 @@ def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.Data
     cells = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)] if price else cells[:0]  # noqa: E712 - None is neither
     for (prefix, share), same in cells.groupby(["prefix_tokens", "share"]):
         means = (
-            same[~same["arm"].str.endswith(comparisons.AGAIN)]
+            comparisons.without_repeats(same)
             .groupby("arm", sort=False)[["request_throughput", "output_throughput", TOTAL, "concurrency", "hit_rate"]]
             .mean()
         )
@@ -112,7 +112,7 @@ def measured(root: Path | None = None) -> pandas.DataFrame:
             folder.parent.name for folder in root.glob(f"*/section-{section}") if price_of(folder.parent.name)
         ):
             frame = comparisons.usable(store.Store(host, section, root).newest())
-            frame = frame[~frame["arm"].str.endswith(comparisons.AGAIN)]
+            frame = comparisons.without_repeats(frame)
             for arm, mine in frame.groupby("arm", sort=False):
                 means = mine.groupby("concurrency")[[TOTAL, "output_throughput", "request_throughput"]].mean()
                 best = means.loc[means[TOTAL].idxmax()]

@@ -109,6 +109,7 @@ def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
                 "times": cell.times,
                 "repeat": cell.repeat,
                 "request": index + 1,
+                "repeat_of": cell.repeat_of,
             }
             row |= {
                 "round": 1 + index // int(cell.prefixes) if cell.kind == "WorkingSet" else min(index, 1) + 1,
@@ -139,6 +140,7 @@ def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
             "server_ttft_ms",
             *SOURCES,
             "source",
+            "repeat_of",
         ],
     )
 
@@ -147,13 +149,15 @@ def elsewhere(plan) -> dict[str, pandas.DataFrame]:
     """Host to the newest cells of the other hosts that have published results of this section, in the order in which a
     plan has its arms.
     """
-    order = {name: place for place, name in enumerate((CACHED, CONTROL, QUANTISED, CACHED + comparisons.AGAIN, *TIERS))}
+    order = {name: place for place, name in enumerate((CACHED, CONTROL, QUANTISED, None, *TIERS))}
     found = {
         host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest()
         for host in tables.other_hosts(plan.section, {plan.host.name})
     }
     return {
-        host: frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True)
+        host: frame.assign(place=frame["arm"].where(frame["repeat_of"].isna(), None).map(order))
+        .sort_values("place", kind="stable", ignore_index=True)
+        .drop(columns="place")
         for host, frame in found.items()
     }
 
@@ -181,11 +185,8 @@ def sequence(frame: pandas.DataFrame) -> pandas.DataFrame:
         medians = [side.groupby("repeat")["ttft_ms"].median() for side in (computed, later)]
         sides[arm] = (first, later, len(computed), *medians)
     raw = {arm: comparisons.ratio(cold, warm)[0] for arm, (*_, cold, warm) in sides.items()}
-    apart = [
-        abs(math.log(raw[arm] / raw[arm.removesuffix(comparisons.AGAIN)]))
-        for arm in raw
-        if arm.endswith(comparisons.AGAIN) and arm.removesuffix(comparisons.AGAIN) in raw
-    ]
+    pairs = comparisons.repeats(table).items()
+    apart = [abs(math.log(raw[arm] / raw[equal])) for arm, equal in pairs if arm in raw and equal in raw]
     for arm, (first, later, computed, cold, warm) in sides.items():
         gain, low, high = comparisons.ratio(cold, warm, max(apart, default=math.nan))
         figures = (

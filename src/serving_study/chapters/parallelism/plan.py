@@ -166,10 +166,15 @@ def name_of(about: dict) -> str:
         ["ep"] if about.get("ep") else []
     )
     parts += [f"replicas{about['replicas']}"] if about.get("replicas", 1) > 1 else []
-    limit = [f"memory-{about['gpu_memory_utilization']:g}"] if "gpu_memory_utilization" in about else []
+    limit = [limit] if (limit := distinction_of(about)) else []
     return "-".join(
         [checkpoints.short(about["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit]
     )
+
+
+def distinction_of(about: dict) -> str | None:
+    """`memory-0.15`: the limit by which an arm differs from another of the same split."""
+    return f"memory-{about['gpu_memory_utilization']:g}" if "gpu_memory_utilization" in about else None
 
 
 def ranks_of(about: dict) -> int:
@@ -220,6 +225,7 @@ def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment
         gpus=ranks_of(about) if host.gpus else 0,
         replicas=about.get("replicas", 1),
         technique="parallel",
+        distinction=distinction_of(about),
     )
     return arm.variant(unsupported=_unsupported(arm, about, wanted, host, environment))
 
@@ -241,7 +247,7 @@ def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environ
     if wanted.nodes > 1 and arm.replicas > 1:
         return "replicas stay on one node; data parallelism spans several"
     config, tp = arm.model.config, about.get("tp", 1)
-    if "ep" in arm.name.split("-") and not any(
+    if about.get("ep") and not any(
         config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")
     ):
         return "expert parallelism needs experts, and this model is dense"

@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from ... import paths
 from ...analysis import comparisons, drawing, tables, verdicts
 from ...hardware import links
-from ...results import reference, store
+from ...results import old_cells, reference, store
 from ...theory import predictions
 from . import splits
 
@@ -70,8 +70,9 @@ def reference_memory(host: str) -> Styler:
         .join(wide[["weights_gib", "kv_cache_tokens", "max_concurrency"]])
         .join(expected[["kv_tokens"]])
     )
-    for _, rows in splits.groups(frame.reset_index(names="arm").dropna(subset="kv_cache_tokens")).items():
-        first = rows.set_index("arm")["kv_cache_tokens"][splits.baseline(rows["arm"])]
+    with_columns = old_cells.with_arm_columns(frame.reset_index(names="arm").dropna(subset="kv_cache_tokens"))
+    for _, rows in splits.groups(with_columns).items():
+        first = rows.set_index("arm")["kv_cache_tokens"][splits.baseline(rows)]
         frame.loc[rows["arm"], "KV gain"] = (rows["kv_cache_tokens"] / first).to_numpy()
     if "oom_tried_mib" in wide:
         frame = frame.join(wide.filter(["failure_s"]))
@@ -102,15 +103,15 @@ def reference_memory(host: str) -> Styler:
 
 def throughput(frame: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Styler:
     """Arms down, concurrencies across: the mean, and in brackets the multiple of the arm with the fewest GPUs."""
-    rows = []
+    rows, arms = [], splits.by_arm(frame)
     for _, mine in splits.groups(frame).items():
         first, means = (
-            splits.baseline(mine["arm"]),
+            splits.baseline(mine),
             comparisons.summary(mine, metric).set_index(["arm", "concurrency"])["mean"],
         )
         against = comparisons.compare(mine, metric, first).set_index(["arm", "concurrency"])
         for arm in dict.fromkeys(mine["arm"]):
-            row = {"arm": arm, "GPUs": splits.of(arm).gpus}
+            row = {"arm": arm, "GPUs": arms[arm].gpus}
             for concurrency in sorted(frame["concurrency"].unique()):
                 value = means.get((arm, concurrency), math.nan)
                 row[str(concurrency)] = (
@@ -208,7 +209,7 @@ def compared(cells: pandas.DataFrame, metric: str = "total_token_throughput") ->
                 {
                     "host": frame["host"].iloc[0],
                     "arm": arm,
-                    "against": splits.baseline(splits.groups(frame)[name]["arm"]),
+                    "against": splits.baseline(splits.groups(frame)[name]),
                 }
                 | {str(concurrency): ratios.get(concurrency, math.nan) for concurrency in columns}
             )
@@ -315,9 +316,9 @@ def scaling(*frames: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Figur
     parts = []
     for frame in frames:
         table = splits.efficiency(frame, metric if metric in frame else "total_token_throughput")
-        arms = [arm.removeprefix(f"{model}-") for arm, model in zip(table["arm"], table["model"], strict=True)]
+        arms = splits.by_arm(frame)
         panel = table["model"] + f", {frame['host'].iloc[0]}" if len(frame) else table["model"]
-        parts.append(table.assign(split=arms, panel=panel))
+        parts.append(table.assign(split=[arms[arm].words for arm in table["arm"]], panel=panel))
     rows = pandas.concat(parts, ignore_index=True)
     grid = drawing.lines(rows, "concurrency", "multiple", "split", "panel", across=3, height=2.7)
     for panel, axis in grid.axes_dict.items():

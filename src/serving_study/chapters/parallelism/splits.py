@@ -1,17 +1,19 @@
 """What splitting a model over GPUs costs and buys, from section 5's cells: by model, against the arm with the fewest
 GPUs.
 
-An arm's name says how it is split (`7b-tp2`, `14b-pp2`, `7b-replicas2`), so that every function takes cells of any
+The cells say how their arm is split (`tp`, `pp`, `dp`, `ep`, `replicas`), so that every function takes cells of any
 host, the reference study's too (`of_reference`). What can mislead: a multiple of the arm with one GPU flatters a split
 on a machine with two, whose other GPU would have idled; `accounts` counts those. `split_tables` shows it.
 
     >>> from serving_study.chapters.parallelism import splits
-    >>> splits.of("7b-tp2-pp2").gpus, splits.of("moe-a2.7b-tp2-ep").group
-    (4, 'moe-a2.7b')
+    >>> one = splits.Split("moe-a2.7b", tp=2, ep=True)
+    >>> one.gpus, one.words
+    (2, 'tp2-ep')
 """
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas
@@ -20,14 +22,17 @@ from ... import files, paths
 from ...analysis import comparisons, tables, verdicts
 from ...errors import HostError, ModelError, ParameterError
 from ...hardware import ceilings, hosts, prices
-from ...models import shapes
-from ...results import reference, store
+from ...models import checkpoints, shapes
+from ...results import old_cells, reference, store
+from ...servers.arm import COLUMNS
 from ...theory import calibration, capacity, latency, predictions
 
 SECTION = 5
-NAME = re.compile(r"(?P<group>.+?)-(?P<split>(?:(?:tp|pp|dp|replicas)\d+-?)+)(?P<ep>-?ep)?(?P<rest>.*)")
 MODELS = {"7b": "qwen2.5-7b-instruct", "14b": "qwen2.5-14b-instruct", "moe-a2.7b": "qwen1.5-moe-a2.7b-chat"}
 THROUGHPUT = "output_throughput"
+FIGURES_OF_START = (
+    "outcome weights_gib kv_cache_tokens kv_predicted max_concurrency gain startup_s failure_s reason"
+).split()
 REFERENCE_VERSIONS = {
     "a10gx4": "0.27.1",
     "l4x4": "0.28.0",
@@ -36,7 +41,7 @@ REFERENCE_VERSIONS = {
 
 @dataclass(frozen=True)
 class Split:
-    """How an arm is split, from its name."""
+    """How an arm is split; `group` is its model's short name, `distinction` what else sets it apart."""
 
     group: str
     tp: int = 1
@@ -44,7 +49,15 @@ class Split:
     dp: int = 1
     replicas: int = 1
     ep: bool = False
-    rest: str = ""
+    distinction: str | None = None
+
+    @property
+    def words(self) -> str:
+        """`tp2-pp2`, `tp2-ep`, `replicas2`: the arm's name behind its model's."""
+        parts = [f"{name}{size}" for name in ("tp", "pp", "dp") if (size := getattr(self, name)) > 1]
+        replicas = [f"replicas{self.replicas}"] if self.replicas > 1 else []
+        parts = parts if parts or replicas else ["tp1"]
+        return "-".join([*parts, *(["ep"] if self.ep else []), *replicas, *filter(None, [self.distinction])])
 
     @property
     def copies(self) -> int:
@@ -55,17 +68,16 @@ class Split:
         return self.tp * self.pp * self.copies
 
 
-def of(arm: str) -> Split:
-    """Raises ParameterError for a name that does not say it."""
-    found = NAME.fullmatch(arm)
-    if not found:
-        raise ParameterError(
-            "an arm that is no split",
-            value=arm,
-            allowed="MODEL-tp2, MODEL-pp2, MODEL-dp2, MODEL-replicas2 and combinations",
-        )
-    sizes = {name: int(number) for name, number in re.findall(r"(tp|pp|dp|replicas)(\d+)", found["split"])}
-    return Split(found["group"], ep=bool(found["ep"]), rest=found["rest"].strip("-"), **sizes)
+def of(columns: Mapping) -> Split:
+    """The split of an arm whose columns (`servers.arm.COLUMNS`) these are."""
+    sizes = {name: int(columns[name]) for name in ("tp", "pp", "dp", "replicas")}
+    distinction = columns["distinction"] if isinstance(columns["distinction"], str) else None
+    return Split(checkpoints.short(columns["model"]), ep=bool(columns["ep"]), distinction=distinction, **sizes)
+
+
+def by_arm(frame: pandas.DataFrame) -> dict[str, Split]:
+    """Each arm of the cells or starts, in their order, and how it is split."""
+    return {row["arm"]: of(row) for row in frame.drop_duplicates("arm").to_dict("records")}
 
 
 def of_reference(host: str = "a10gx4") -> pandas.DataFrame:
@@ -83,23 +95,27 @@ def others(cells: pandas.DataFrame) -> list[pandas.DataFrame]:
 
 def groups(frame: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
     """The cells of each model, by its short name."""
-    return {name: rows for name, rows in frame.groupby(frame["arm"].map(lambda arm: of(arm).group), sort=False)}
+    models = {arm: split.group for arm, split in by_arm(frame).items()}
+    return {name: rows for name, rows in frame.groupby(frame["arm"].map(models), sort=False)}
 
 
 def first_model(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The cells of the model whose smallest arm was measured again, which alone has a noise floor."""
-    again = [arm for arm in dict.fromkeys(frame["arm"]) if arm.endswith(comparisons.AGAIN)]
-    return groups(frame)[of((again or list(frame["arm"]))[0]).group]
+    arms = by_arm(frame)
+    return groups(frame)[arms[next(iter(comparisons.repeats(frame)), next(iter(arms)))].group]
 
 
-def baseline(arms) -> str:
+def baseline(frame: pandas.DataFrame) -> str:
     """The arm with the fewest GPUs; of several, in whatever order they are stored, one copy before several, tensors
     before a pipeline and plain before special.
     """
-    order = lambda split: (split.gpus, split.copies, split.pp, split.ep, split.rest)  # noqa: E731
-    return min(
-        (arm for arm in dict.fromkeys(arms) if not arm.endswith(comparisons.AGAIN)), key=lambda arm: order(of(arm))
-    )
+    arms = by_arm(comparisons.without_repeats(frame))
+
+    def order(arm: str) -> tuple:
+        split = arms[arm]
+        return split.gpus, split.copies, split.pp, split.ep, split.distinction or ""
+
+    return min(arms, key=order)
 
 
 def records(results) -> list[dict]:
@@ -128,7 +144,8 @@ def starts(found: list[dict]) -> pandas.DataFrame:
     """
     rows = []
     for start in found:
-        split, figures = of(start["arm"]), start.get("figures") or {}
+        columns = old_cells.arm_columns(start)
+        split, figures = of(columns), start.get("figures") or {}
         whole = {
             name: figures[name] * split.copies if name in figures else math.nan
             for name in ("kv_cache_tokens", "max_concurrency")
@@ -136,6 +153,7 @@ def starts(found: list[dict]) -> pandas.DataFrame:
         rows.append(
             {
                 "arm": start["arm"],
+                **columns,
                 "outcome": start["outcome"],
                 "weights_gib": figures.get("weights_gib", math.nan),
                 **whole,
@@ -145,23 +163,11 @@ def starts(found: list[dict]) -> pandas.DataFrame:
                 "reason": start.get("reason"),
             }
         )
-    columns = [
-        "arm",
-        "outcome",
-        "weights_gib",
-        "kv_cache_tokens",
-        "kv_predicted",
-        "max_concurrency",
-        "gain",
-        "startup_s",
-        "failure_s",
-        "reason",
-    ]
-    frame = pandas.DataFrame(rows).reindex(columns=columns)
-    for _, mine in groups(frame[frame["kv_cache_tokens"].notna()]).items():
-        first = mine.set_index("arm")["kv_cache_tokens"][baseline(mine["arm"])]
-        frame.loc[mine.index, "gain"] = mine["kv_cache_tokens"] / first
-    return frame
+    frame = pandas.DataFrame(rows, columns=["arm", *COLUMNS, *FIGURES_OF_START])
+    for _, of_model in groups(frame[frame["kv_cache_tokens"].notna()]).items():
+        first = of_model.set_index("arm")["kv_cache_tokens"][baseline(of_model)]
+        frame.loc[of_model.index, "gain"] = of_model["kv_cache_tokens"] / first
+    return frame[["arm", *FIGURES_OF_START]]
 
 
 def verdicts_by_model(
@@ -172,12 +178,8 @@ def verdicts_by_model(
     """
     ours, theirs, found = groups(a.frame), groups(b.frame), []
     for name in [name for name in ours if name in theirs]:
-        shared = [
-            arm
-            for arm in dict.fromkeys(ours[name]["arm"])
-            if arm in set(theirs[name]["arm"]) and not arm.endswith(comparisons.AGAIN)
-        ]
-        if shared:
+        shared = comparisons.without_repeats(ours[name][ours[name]["arm"].isin(theirs[name]["arm"])])
+        if len(shared):
             sides = verdicts.Study(a.name, ours[name]), verdicts.Study(b.name, theirs[name])
             found.append(verdicts.verdicts(*sides, tolerance=tolerance, baseline=baseline(shared)).assign(model=name))
     return (
@@ -196,17 +198,17 @@ def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
     metrics = {"total_token_throughput": "throughput", "median_tpot_ms": "TPOT", "p99_ttft_ms": "TTFT p99"}
     metrics = {name: label for name, label in metrics.items() if name in frame}
     means = {name: comparisons.summary(frame, name).set_index(["arm", "concurrency"])["mean"] for name in metrics}
-    arms, rows = {arm: of(arm) for arm in dict.fromkeys(frame["arm"]) if not arm.endswith(comparisons.AGAIN)}, []
+    arms, rows = by_arm(comparisons.without_repeats(frame)), []
     for pipeline, split in arms.items():
         if split.pp == 1 or split.tp > 1:
             continue
         for tensor, other in arms.items():
-            if (other.group, other.gpus, other.tp, other.ep, other.rest) != (
+            if (other.group, other.gpus, other.tp, other.ep, other.distinction) != (
                 split.group,
                 split.gpus,
                 split.gpus,
                 False,
-                "",
+                None,
             ):
                 continue
             for concurrency in sorted(frame["concurrency"].unique()):
@@ -225,14 +227,13 @@ def efficiency(frame: pandas.DataFrame, metric: str = THROUGHPUT) -> pandas.Data
     """
     columns, parts = ["model", "arm", "gpus", "concurrency", "multiple", "low", "high", "efficiency"], []
     for name, mine in groups(frame).items():
-        first = baseline(mine["arm"])
-        table = comparisons.compare(mine, metric, first)
-        more = table["arm"].map(lambda arm: of(arm).gpus) / of(first).gpus
+        first, gpus = baseline(mine), {arm: split.gpus for arm, split in by_arm(mine).items()}
+        table = comparisons.without_repeats(comparisons.compare(mine, metric, first))
+        more = table["arm"].map(gpus) / gpus[first]
         parts.append(
             table.assign(model=name, gpus=more, multiple=table["ratio"], efficiency=table["ratio"] / more)[columns]
         )
-    found = pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=columns)
-    return found[~found["arm"].str.endswith(comparisons.AGAIN)].reset_index(drop=True)
+    return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=columns)
 
 
 def usd_per_gpu_hour(profile: str) -> tuple[float, str] | None:
@@ -259,10 +260,11 @@ def accounts(frame: pandas.DataFrame, places: int | None = None, metric: str = T
     """
     profile = frame["host"].iloc[0].split(",")[0]
     count = re.search(r"x(\d+)$", profile)
-    places = places or max([int(count[1]) if count else 1, *(of(arm).gpus for arm in frame["arm"])])
+    arms = by_arm(frame)
+    places = places or max([int(count[1]) if count else 1, *(split.gpus for split in arms.values())])
     price, rows = usd_per_gpu_hour(profile), []
-    for row in comparisons.summary(frame[~frame["arm"].str.endswith(comparisons.AGAIN)], metric).itertuples():
-        split = of(row.arm)
+    for row in comparisons.summary(comparisons.without_repeats(frame), metric).itertuples():
+        split = arms[row.arm]
         usd = {"USD a million tokens": price[0] * places / 3600 / row.mean * 1e6} if price else {}
         rows.append(
             {
@@ -296,9 +298,10 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
         name: comparisons.summary(cells, name).set_index(["arm", "concurrency"])["mean"]
         for name in ("median_tpot_ms", THROUGHPUT)
     }
-    for cell in cells.drop_duplicates(["arm", "concurrency"]).itertuples():
-        split, key = of(cell.arm), (cell.arm, cell.concurrency)
-        if split.rest or split.group not in MODELS:
+    arms = by_arm(comparisons.without_repeats(cells))
+    for cell in cells[cells["arm"].isin(arms)].drop_duplicates(["arm", "concurrency"]).itertuples():
+        split, key = arms[cell.arm], (cell.arm, cell.concurrency)
+        if split.distinction or split.group not in MODELS:
             continue
         try:
             work = calibration.work(shapes.load(MODELS[split.group]), split.tp, split.pp)
@@ -331,11 +334,12 @@ def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> p
     The prediction is for this host where its ceilings are known, else for the reference study's; the model that is
     measured again stands for the host."""
     theirs = predictions.beside(SECTION, "a10gx4", metric)
-    theirs = theirs[theirs["arm"].str.startswith("7b-")].assign(host="a10gx4, 7b")
+    published = by_arm(old_cells.with_arm_columns(theirs))
+    theirs = theirs[[published[arm].group == "7b" for arm in theirs["arm"]]].assign(host="a10gx4, 7b")
     mine = first_model(cells) if len(cells) else cells
-    rows, first = [], baseline(mine["arm"]) if len(mine) else ""
-    if first and of(first).gpus == 1:
-        about = {"host": f"{cells['host'].iloc[0]}, {of(first).group}"}
+    rows, first, arms = [], baseline(mine) if len(mine) else "", by_arm(mine)
+    if first and arms[first].gpus == 1:
+        about = {"host": f"{cells['host'].iloc[0]}, {arms[first].group}"}
         measured, expected = (
             efficiency(mine, metric),
             predicted(mine).drop_duplicates(["arm", "concurrency"]).set_index(["arm", "concurrency"])[THROUGHPUT],
@@ -369,14 +373,15 @@ def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> p
         if rows
         else theirs.reset_index(drop=True)
     )
-    return frame.assign(arm=[arm.removeprefix(f"{of(arm).group}-") for arm in frame["arm"]])
+    splits = published | arms
+    return frame.assign(arm=[splits[arm].words for arm in frame["arm"]])
 
 
 def kv_tokens(start: dict) -> float:
     """KV tokens of all copies that arithmetic expects of a start, from its host, its arm and its command line; NaN
     where something is not known.
     """
-    split, words = of(start["arm"]), start.get("command", [])
+    split, words = of(old_cells.arm_columns(start)), start.get("command", [])
     given = {
         name: words[words.index(flag) + 1]
         for name, flag in (
@@ -429,8 +434,9 @@ def finding(cells: pandas.DataFrame) -> str:
     """
     said = []
     for name, mine in groups(cells).items():
-        most = max(of(arm).gpus for arm in mine["arm"])
-        largest = mine[mine["arm"].map(lambda arm: of(arm).gpus == most)]  # noqa: B023
+        gpus = mine["arm"].map({arm: split.gpus for arm, split in by_arm(mine).items()})
+        most = int(gpus.max())
+        largest = mine[gpus == most]
         means = comparisons.summary(largest, THROUGHPUT)
         if len(set(means["arm"])) < 2:
             continue

@@ -19,9 +19,11 @@ from ...theory import predictions, speculation
 def arms() -> pandas.DataFrame:
     """The newest cells of the H200's arms: the baseline, look-up, drafts by k, the baseline again."""
     frame = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).newest()
-    rank = frame["arm"].map(
-        lambda arm: (arm.endswith(comparisons.AGAIN), not arm.startswith("baseline"), not arm.startswith("ngram"), arm)
-    )
+    columns = (frame["repeat_of"].notna(), frame["technique"], frame["arm"])
+    rank = [
+        (repeated, technique != "none", technique != "ngram", arm)
+        for repeated, technique, arm in zip(*columns, strict=True)
+    ]
     return (
         frame.assign(rank=rank).sort_values(["rank", "concurrency", "repeat"], ignore_index=True).drop(columns="rank")
     )
