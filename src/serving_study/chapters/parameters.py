@@ -117,7 +117,11 @@ def allowed(kind: type[BaseModel], name: str) -> str:
     )
     bounds = _bounds(hint) or _bounds(Annotated[hint, *field.metadata] if field.metadata else hint)
     whole = "whole numbers" if "int" in str(hint) and "float" not in str(hint) else "numbers"
-    return f"{whole} of {bounds}" if several and bounds else bounds
+    return (
+        f"{whole} {'of ' * bounds[0].isdigit()}{bounds}"
+        if several and bounds and "Literal" not in str(hint)
+        else bounds
+    )
 
 
 def words(kind: Any, several: bool = False) -> str:

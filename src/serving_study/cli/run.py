@@ -84,8 +84,10 @@ def examine(plan: "Plan") -> None:
 
 
 def build(chosen: "sections.Section | None") -> None:
+    from ..chapters import appendix
     from ..chapters import book as books
 
+    appendix.write()
     began = time.monotonic()
     index = books.build()
     page = index.parent / "book" / "sections" / f"{chosen.name}.html" if chosen else index
