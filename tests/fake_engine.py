@@ -2,6 +2,7 @@
 on command.
 
     python fake_engine.py --port 8000 --model fake --fault short
+    python fake_engine.py --listen 8000 --weights fake                  # the same in another engine's words
 
 It streams words as tokens, counts under vLLM's counter names at /metrics, and prints a vLLM start's lines. A prompt's
 tokens are its words unless TOKENIZER names a tokenizer.json. What happens is appended to JOURNAL, one JSON line an
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -39,6 +41,59 @@ INFO 08-01 10:00:02 [kv_cache_utils.py:1001] Maximum concurrency for 2,048 token
 """
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """In which words an engine is asked, counts, logs and names its processes."""
+
+    port: str = "--port"
+    model: str = "--model"
+    ranks: str = "--tensor-parallel-size"
+    health: str = "/health"
+    empty: str = "/reset_prefix_cache"
+    title: str = "VLLM::Worker_TP{}"
+    start: str = START
+    out_of_memory: str | None = None
+    sample: dict = field(default_factory=dict)  # vLLM's names of samples, and labels, to its own
+
+    def counted(self, text: str) -> str:
+        """A page of counters in its own names."""
+        for name, own in self.sample.items():
+            text = text.replace(name, own)
+        return text
+
+
+VLLM = Dialect()
+OTHER = Dialect(
+    "--listen",
+    "--weights",
+    "--shards",
+    "/alive",
+    "/forget",
+    "other-shard-{}",
+    "[other] weights loaded: 0.25 GiB\n[other] cache: 12,288 tokens for 6.00 requests\n",
+    "[other] FATAL device memory exhausted: wanted 2.00 GiB, 0.50 GiB left\n",
+    {
+        "vllm:prompt_tokens": "other_read_tokens",
+        "vllm:generation_tokens": "other_written_tokens",
+        "vllm:prefix_cache_queries": "other_looked_up",
+        "vllm:prefix_cache_hits": "other_found",
+        "vllm:spec_decode_num_drafts": "other_guesses",
+        "vllm:spec_decode_num_draft_tokens": "other_guessed_tokens",
+        "vllm:spec_decode_num_accepted_tokens_per_pos": "other_kept_at",
+        "vllm:spec_decode_num_accepted_tokens": "other_kept_tokens",
+        "vllm:request_success": "other_answers",
+        "vllm:time_to_first_token_seconds": "other_first_token_seconds",
+        "vllm:e2e_request_latency_seconds": "other_answer_seconds",
+        "vllm:request_queue_time_seconds": "other_waiting_seconds",
+        "vllm:cache_config_info": "other_cache",
+        "vllm:": "other_",
+        "finished_reason=": "why=",
+        "position=": "place=",
+        "block_size=": "page=",
+    },
+)
+DIALECT = OTHER if OTHER.port in sys.argv else VLLM
+
 RANK = """
 import sys, time
 for line in sys.stdin:
@@ -57,7 +112,7 @@ class Rank:
     def __init__(self, number: int):
         self.lock = threading.Lock()
         self.process = subprocess.Popen(
-            [f"VLLM::Worker_TP{number}", "-c", RANK],
+            [DIALECT.title.format(number), "-c", RANK],
             executable=sys.executable,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -242,13 +297,15 @@ def handler(state: State):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             if self.path == "/metrics":
-                return self._send(200, state.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
-            if self.path == "/health":
+                return self._send(
+                    200, DIALECT.counted(state.text()).encode(), "text/plain; version=0.0.4; charset=utf-8"
+                )
+            if self.path == DIALECT.health:
                 return self._send(200, b"")
             self._send(404, b"{}")
 
         def do_POST(self):
-            if self.path == "/reset_prefix_cache":
+            if self.path == DIALECT.empty:
                 with state.lock:
                     state.device.clear()
                 return self._send(200, b'{"success": true}')
@@ -301,7 +358,7 @@ def handler(state: State):
                 )
                 os._exit(1)
             if fault == "oom-after":
-                print(OUT_OF_MEMORY.read_text(), flush=True)
+                print(DIALECT.out_of_memory or OUT_OF_MEMORY.read_text(), flush=True)
                 os._exit(1)
             while state.fault == "hangs" and number > state.options.after:
                 time.sleep(0.05)
@@ -377,8 +434,8 @@ def painted(text: str, colours: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--model", required=True)
+    parser.add_argument(DIALECT.port, dest="port", type=int, required=True)
+    parser.add_argument(DIALECT.model, dest="model", required=True)
     parser.add_argument("--fault", choices=FAULTS)
     parser.add_argument("--after", type=int, default=0, help="streams that succeed before dies-after and hangs")
     parser.add_argument("--lives", type=int, help="the fault goes away after so many lives")
@@ -388,13 +445,13 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=16)
     parser.add_argument("--kv-blocks", type=int, default=768)
     parser.add_argument("--tier", type=int, default=0, help="1: what the device loses is found below it")
-    parser.add_argument("--tensor-parallel-size", type=int, help="so many processes beside this one")
+    parser.add_argument(DIALECT.ranks, dest="tensor_parallel_size", type=int, help="so many processes beside this one")
     parser.add_argument("--colours", type=int, default=0, help="1: what is printed at the start has colours in it")
     parser.add_argument("--variant", help="means nothing: tells arms apart")
     state = State(options := parser.parse_args())
     note("server", arm=os.environ.get("ARM"), port=options.port, fault=options.fault)
     if state.fault == "oom":
-        print(painted(OUT_OF_MEMORY.read_text(), options.colours), flush=True)
+        print(painted(DIALECT.out_of_memory or OUT_OF_MEMORY.read_text(), options.colours), flush=True)
         sys.exit(1)
     if state.fault == "dies-at-start":
         print("something odd happened", flush=True)
@@ -409,7 +466,9 @@ def main() -> None:
         note("child", child=child.pid)
     if state.fault == "ignores-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print(painted(START.replace("12,288", f"{options.block * options.kv_blocks:,}"), options.colours), flush=True)
+    print(
+        painted(DIALECT.start.replace("12,288", f"{options.block * options.kv_blocks:,}"), options.colours), flush=True
+    )
     Quiet(("127.0.0.1", options.port), handler(state)).serve_forever()
 
 
