@@ -106,7 +106,3 @@ class PriceListError(PriceError):
     def __init__(self, what: str, *, why: str, **about):
         self.why = why
         super().__init__(what, **about)
-
-
-class Unsupported(StudyError):
-    """An arm that cannot exist on this host or with this model; recorded as `unsupported`, never as failed."""

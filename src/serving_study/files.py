@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import StoreError
@@ -20,20 +21,29 @@ def key(*identities: dict) -> str:
     return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def write(path: Path, content: dict | list | str) -> None:
-    """Write a file beside its place, then rename it there. Raises StoreError when the disk does not take it."""
-    text = content if isinstance(content, str) else json.dumps(content, indent=1, sort_keys=True)
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name beside `path`, which what is written there gets at the end; after an exception nothing is left of it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w") as file:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, content: dict | list | str) -> None:
+    """Write a file beside its place, then rename it there. Raises StoreError when the disk does not take it."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, sort_keys=True)
+    try:
+        with whole(path) as temporary, open(temporary, "w") as file:
             file.write(text + ("" if text.endswith("\n") else "\n"))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         hint = {
             errno.ENOSPC: f"df -h {path.parent}",
             errno.EDQUOT: "quota",

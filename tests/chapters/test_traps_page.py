@@ -65,7 +65,7 @@ def rows() -> list[list[str]]:
 
 
 def test_the_names_are_found():
-    assert {"memory", "vocabularies", "options of ARM", "disk of the results", "S3 mirror"} <= KNOWN["doctor"]
+    assert {"memory", "vocabularies", "options of ARM", "disk of the results", "results lock"} <= KNOWN["doctor"]
     assert len(KNOWN["certificate"]) == len(certificates.CHECKS)
 
 

@@ -496,11 +496,7 @@ def machines(names: Iterable[str], section: int | str) -> list[str]:
 
 def other_hosts(section: int, own: set[str]) -> list[str]:
     """Hosts with stored results of `section`, beside `own`."""
-    return sorted(
-        folder.parent.name
-        for folder in paths.RESULTS_PUBLISHED.glob(f"*/section-{section}")
-        if folder.parent.name not in own and any(folder.glob("*/run.json"))
-    )
+    return [host for host in store.measured_hosts(section, paths.RESULTS_PUBLISHED) if host not in own]
 
 
 def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:

@@ -23,7 +23,7 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from .. import paths
+from .. import files, paths
 from ..errors import BookError
 
 NAME = re.compile(r"\d\d-[a-z0-9]+(-[a-z0-9]+)*")
@@ -65,13 +65,8 @@ def publish(executed: Path, name: str) -> Path:
         ) from error
     text = nbformat.v4.writes(clean).rstrip("\n") + "\n"
     target = paths.SECTIONS / f"{name}.ipynb"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    with files.whole(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return target
 
 

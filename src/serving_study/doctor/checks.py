@@ -102,7 +102,6 @@ def examine(
     found += [
         machine.results_folder(results),
         machine.results_lock(results),
-        machine.mirror(os.environ.get("SERVING_STUDY_S3", "")),
         busy,
         machine.earlier_runs(),
     ]

@@ -12,10 +12,8 @@ at is a warning.
 import contextlib
 import http.client
 import os
-import re
 import resource
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -32,7 +30,7 @@ from ..environments import Environment
 from ..errors import HostError, StudyError
 from ..hardware import cgroups, hosts
 from ..hardware.hosts import Host
-from ..hardware.links import topology
+from ..hardware.links import topology_here
 from ..measure.plan import Plan
 from ..results import certificates
 from ..servers import preflight
@@ -293,19 +291,10 @@ def links(host: Host, environment: Environment | None, arms: list[Arm] | None) -
 
 
 def _topology() -> str:
-    """`nvidia-smi topo -m` in one line: each pair's link."""
-    try:
-        found = topology(
-            subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"topology unknown ({type(error).__name__})"
-    except HostError:
-        return "topology unknown"
-    return (
-        ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in found.pairs.items())
-        or "topology unknown"
-    )
+    """Each pair of GPUs and its link, in one line."""
+    matrix = topology_here()
+    pairs = matrix.pairs.items() if matrix else ()
+    return ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in pairs) or "topology unknown"
 
 
 def results_folder(folder: Path) -> Finding:
@@ -351,49 +340,6 @@ def results_lock(folder: Path) -> Finding:
                     "wait for it, or end it, then the same command again",
                 )
     return Finding("results lock", "free")
-
-
-def mirror(url: str) -> Finding:
-    """The S3 mirror takes a small object, gives it back and deletes it."""
-    if not url:
-        return Finding("S3 mirror", "not set")
-    wanted = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]+)(?:/(.*?))?/?", url)
-    if not wanted:
-        return Finding(
-            "S3 mirror", url, "SERVING_STUDY_S3=s3://BUCKET/PREFIX", FAIL, "correct SERVING_STUDY_S3, or unset it"
-        )
-    import boto3
-    import botocore.config
-    import botocore.exceptions
-
-    bucket, key, body = wanted[1], "/".join(filter(None, [wanted[2], f"doctor-{uuid.uuid4().hex}"])), uuid.uuid4().bytes
-    try:
-        s3 = boto3.session.Session().client(
-            "s3", config=botocore.config.Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 1})
-        )
-        s3.put_object(Bucket=bucket, Key=key, Body=body)
-        try:
-            with s3.get_object(Bucket=bucket, Key=key)["Body"] as stream:
-                same = stream.read() == body
-        finally:
-            s3.delete_object(Bucket=bucket, Key=key)
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ValueError) as error:
-        return Finding(
-            "S3 mirror",
-            f"{url}: {error}",
-            "an object that can be put, read and deleted",
-            FAIL,
-            f"aws s3 ls s3://{bucket}; check credentials and region",
-        )
-    if not same:
-        return Finding(
-            "S3 mirror",
-            f"{url}: what was put does not come back",
-            "the same bytes",
-            FAIL,
-            "look for what rewrites objects between here and the bucket",
-        )
-    return Finding("S3 mirror", f"{url}: put, read back, deleted")
 
 
 def load(host: Host) -> Finding:

@@ -141,12 +141,18 @@ def fabrics(text: str) -> list[dict[str, str]]:
     return found
 
 
+def topology_here() -> Topology | None:
+    """The link matrix of this machine's GPUs; None without `nvidia-smi`, or where it prints none."""
+    return _read("nvidia-smi", "topo", "-m", parse=topology)
+
+
 def here() -> dict:
     """This machine's own: `topology` as a dictionary, `fabrics` with EFA's interfaces; None where the program is not
     there or says nothing.
     """
+    matrix = topology_here()
     return {
-        "topology": _read("nvidia-smi", "topo", "-m", parse=lambda text: topology(text).as_dict()),
+        "topology": matrix.as_dict() if matrix else None,
         "fabrics": _read("fi_info", "-p", "efa", parse=fabrics),
     }
 

@@ -5,16 +5,14 @@ its first usable conversations so that the load generator does not read 640 MB f
 to a file in ShareGPT's format, as a JSON list or as JSON Lines (`conversations` reads and checks it). The book's own
 take ShareGPT's place only where the hub is out of reach and `auto` was asked for; any other failure is an error."""
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from .. import paths
+from .. import files, paths
 from ..environments import Environment
 from ..errors import DatasetError
 from ..models import hub
@@ -123,14 +121,10 @@ def cut(source: Path, out: Path, keep: int = SHAREGPT_KEPT) -> Path:
 
 def _written(out: Path, rows: list) -> Path:
     """`out` with these rows, whole or not at all. Raises DatasetError when the disk does not take it."""
-    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(rows))
-        temporary.rename(out)
+        with files.whole(out) as temporary:
+            temporary.write_text(json.dumps(rows))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise DatasetError(
             "prompts could not be kept",
             value=f"{out}: {error.strerror}",

@@ -22,7 +22,7 @@ import urllib.error
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import paths
+from .. import files, paths
 from ..errors import ModelError, near
 from . import configurations, hub, states
 from .checkpoints import SHAPES
@@ -459,6 +459,6 @@ def _fetched(name: str) -> Path | None:
             **said | {"value": f"{name} ({getattr(error, 'reason', error)})"},
             next=likely or "check the network (HF_ENDPOINT), or give a path",
         ) from None
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.with_suffix(".part").write_bytes(content)
-    return kept.with_suffix(".part").replace(kept)
+    with files.whole(kept) as temporary:
+        temporary.write_bytes(content)
+    return kept

@@ -362,7 +362,7 @@ def _summary(cell_file: Path) -> dict:
     """The columns of a cell that the index keeps."""
     cell = read_cell(cell_file)
     return cell_row(cell) | {
-        "alive": cell["server"]["alive"],
+        "alive": cell.get("server", {}).get("alive"),
         "prompts": cell["result"].get("num_prompts"),
         "cell_s": cell.get("timing", {}).get("cell_s"),
     }

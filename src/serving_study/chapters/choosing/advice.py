@@ -303,7 +303,7 @@ def _ranked(rows: list[Row]) -> tuple[Row, ...]:
 def _predicted(
     host: str, section: int, wanted: tuple[Target, ...], price: prices.Price | None, root: Path | None
 ) -> Advice:
-    others = measured_hosts(section, root)
+    others = store.measured_hosts(section, root)
     hint = (
         f"measured: {', '.join(others)} (--host); or make run SECTION={section} here"
         if others
@@ -360,11 +360,6 @@ def _predicted(
         {},
         price,
     )
-
-
-def measured_hosts(section: int, root: Path | None = None) -> list[str]:
-    """Hosts with stored results of a section."""
-    return store.measured_hosts(section, root)
 
 
 def lines(advice: Advice) -> list[str]:

@@ -186,11 +186,7 @@ def settled(frame: pandas.DataFrame, host: str) -> pandas.DataFrame:
 
 
 def _hosts(section: int, host: str) -> list[str]:
-    folders = {paths.RESULTS_PUBLISHED, paths.RESULTS}
-    others = sorted(
-        {file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{section}/*/run.json")} - {host}
-    )
-    return [host, *others]
+    return [host, *(name for name in store.measured_hosts(section) if name != host)]
 
 
 def _known(host: str) -> bool:
@@ -902,7 +898,7 @@ def disagreement(table: pandas.DataFrame) -> str:
 
 def advised(host: str, wanted: tuple[advice.Target, ...], section: int = 3) -> list[advice.Advice]:
     """Advice for this host, where something is measured or can be predicted, and for every other host with results."""
-    others, found = [name for name in advice.measured_hosts(section) if name != host], []
+    others, found = [name for name in store.measured_hosts(section) if name != host], []
     for name in [host, *others]:
         try:
             found.append(advice.of_host(name, section, wanted, own=host))

@@ -108,9 +108,7 @@ def measured(root: Path | None = None) -> pandas.DataFrame:
             rows.append(_row(host, f"{host}, reference", section, model, arm, int(best["concurrency"]), best["value"]))
     root = root or paths.RESULTS_PUBLISHED
     for section in SECTIONS:
-        for host in sorted(
-            folder.parent.name for folder in root.glob(f"*/section-{section}") if price_of(folder.parent.name)
-        ):
+        for host in filter(price_of, store.measured_hosts(section, root)):
             frame = comparisons.usable(store.Store(host, section, root).newest())
             frame = comparisons.without_repeats(frame)
             for arm, mine in frame.groupby("arm", sort=False):
