@@ -105,10 +105,9 @@ def test_four_large_gpus_have_the_other_ways_to_use_four_as_well(plan):
         assert found[name].endswith(options) and re.findall(r"--\w+-parallel(?:-size \d)?", found[name]) == re.findall(
             r"--\w+-parallel(?:-size \d)?", options
         )
-    assert (
-        "replicas.py --port 8000 --replicas 4 --ranks 1 --" in found["7b-replicas4"]
-        and "parallel-size" not in found["7b-replicas4"]
-    )
+    [four] = [arm for arm in made.arms if arm.name == "7b-replicas4"]
+    assert (four.front, [process.gpus for process in four.servers]) == ("turns", [1, 1, 1, 1])
+    assert "parallel-size" not in found["7b-replicas4"]
     assert {arm.name: arm.ranks for arm in made.arms[7:12]} == {
         "7b-tp2-pp2": 4,
         "7b-dp4": 4,
@@ -146,11 +145,9 @@ def test_plain_replicas_are_servers_that_take_turns(plan):
     arm = plan(host(4), arms=[{"model": SEVEN, "tp": 2, "replicas": 2}]).arms[0]
     said = words(arm)
     assert (arm.name, arm.gpus, arm.ranks, arm.copies) == ("7b-tp2-replicas2", 4, 4, 2)
-    assert said.startswith(
-        f"python {environments.ENGINE_SIDE / 'replicas.py'} --port 8000 --replicas 2 --ranks 2 -- python -m "
-        "vllm.entrypoints.cli.main serve "
-    )
-    assert "--port {port}" in said and said.endswith("--tensor-parallel-size 2")
+    assert (arm.front, [process.gpus for process in arm.servers]) == ("turns", [2, 2])
+    assert said.startswith("python -m vllm.entrypoints.cli.main serve ")
+    assert "--port 8000" in said and said.endswith("--tensor-parallel-size 2")
 
 
 def test_arms_beyond_the_host_say_so_before_anything_starts(plan):
