@@ -63,6 +63,7 @@ def test_good_arms_pass_with_every_check_made(study):
         "run.json",
         "cells.csv",
         "starts.csv",
+        "status.json",
         "arms",
         "cells",
     }

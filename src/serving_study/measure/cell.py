@@ -22,12 +22,12 @@ from .progress import Progress
 WARMUP_TOKENS, WARMUP_SEED = 8, 7
 
 
-def warm_up(plan: Plan, arm: Arm, server, generator: Generator, bar: Progress, timing: dict) -> None:
+def warm_up(plan: Plan, arm: Arm, server, generator: Generator, progress: Progress, timing: dict) -> None:
     """One short load at the highest concurrency: the first requests of a path are slow and are never counted. The probe
     that found the server ready has been the first one alone in flight.
     """
     began = time.monotonic()
-    bar.show(f"{arm.name}: warming up")
+    progress.show("warming up", arm=arm.name)
     loads = plan.loads_of(arm)
     most = max(load.concurrency for load in loads)
     generator.run(

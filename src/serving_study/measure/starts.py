@@ -25,7 +25,7 @@ from ..servers.arm import Arm
 from ..servers.server import UNSAID
 from . import records
 from .plan import Plan
-from .progress import Progress
+from .progress import Progress, mark_interrupted
 from .records import Results
 
 
@@ -51,6 +51,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
         return result
     with known.lock():
         store.name_results_folder()
+        mark_interrupted(known)
         recorded = known.starts_by_key()
         wanted = pending(plan, known, fresh)
         unsupported = [
@@ -68,23 +69,22 @@ def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupporte
     record, began = records.record_of(plan), time.monotonic()
     start_s = plan.estimate(known, {}).start_s
     files.write(run.folder / "run.json", record)
-    bar = Progress(start_s * len(wanted), len(wanted))
-    try:
-        for arm in unsupported:
-            records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
-        for arm in wanted:
-            bar.show(f"{arm.name}: server starting")
-            if reason := _start(plan, run, arm):
-                bar.say(f"{arm.name} failed: {reason}")
-            bar.advance(start_s, cell=True)
+    with Progress(plan.section, run, total_s=start_s * len(wanted), cells=len(wanted)) as progress:
+        try:
+            for arm in unsupported:
+                records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+            for arm in wanted:
+                progress.show("server starting", arm=arm.name)
+                if reason := _start(plan, run, arm):
+                    progress.say(f"{arm.name} failed: {reason}")
+                progress.advance(start_s, cell=True)
+                known.rebuild(run)
+        finally:
+            files.write(
+                run.folder / "run.json",
+                record | {"timing": {"start": round(time.monotonic() - began, 3)}, "ended": files.now()},
+            )
             known.rebuild(run)
-    finally:
-        bar.close()
-        files.write(
-            run.folder / "run.json",
-            record | {"timing": {"start": round(time.monotonic() - began, 3)}, "ended": files.now()},
-        )
-        known.rebuild(run)
 
 
 def _start(plan: Plan, run: Run, arm: Arm) -> str | None:

@@ -25,7 +25,7 @@ from . import records
 from .cell import measure_cell, warm_up
 from .mechanisms import tiers
 from .plan import Cell, Estimate, Plan
-from .progress import Progress
+from .progress import Progress, mark_interrupted
 from .records import Results
 
 
@@ -37,6 +37,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
     known = Store(plan.host.name, plan.section)
     with known.lock():
         store.name_results_folder()
+        mark_interrupted(known)
         pending = plan.pending(known, fresh)
         result = Results(plan, known)
         recorded = known.starts_by_key()
@@ -58,30 +59,30 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
 
 def _measure(plan: Plan, known: Store, run: Run, pending: dict[str, list[Cell]], unsupported: list[Arm]) -> None:
     estimate = plan.estimate(known, pending)
-    bar = Progress(estimate.total(pending), sum(map(len, pending.values())))
     record = records.record_of(plan)
     files.write(run.folder / "run.json", record)
     timing = dict.fromkeys(("start", "warm-up", "load", "stop", "harness"), 0.0)
     began = time.monotonic()
-    try:
-        for arm in unsupported:
-            records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
-        with Generator(plan.environment, _log(run)) as generator, Ahead(plan, run) as ahead:
-            arms = [arm for arm in plan.arms if pending.get(arm.name)]
-            for arm, following in itertools.zip_longest(arms, arms[1:]):
-                _measure_arm(plan, run, arm, pending[arm.name], generator, ahead, following, estimate, bar, timing)
-                timing["harness"] = (
-                    time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
-                )
-                records.write_timing(run, record, timing)
-                known.rebuild(run)
-    finally:
-        bar.close()
-        timing["harness"] = (
-            time.monotonic() - began - sum(seconds for phase, seconds in timing.items() if phase != "harness")
-        )
+
+    def keep() -> None:
+        timing["harness"] = 0.0
+        timing["harness"] = time.monotonic() - began - sum(timing.values())
         records.write_timing(run, record, timing)
         known.rebuild(run)
+
+    cells = sum(map(len, pending.values()))
+    with Progress(plan.section, run, total_s=estimate.total(pending), cells=cells) as progress:
+        try:
+            for arm in unsupported:
+                records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+            with Generator(plan.environment, _log(run)) as generator, Ahead(plan, run) as ahead:
+                arms = [arm for arm in plan.arms if pending.get(arm.name)]
+                for arm, following in itertools.zip_longest(arms, arms[1:]):
+                    left = pending[arm.name]
+                    _measure_arm(plan, run, arm, left, generator, ahead, following, estimate, progress, timing)
+                    keep()
+        finally:
+            keep()
 
 
 def _log(run: Run) -> Path:
@@ -129,7 +130,7 @@ def _measure_arm(
     ahead: Ahead,
     following: Arm | None,
     estimate: Estimate,
-    bar: Progress,
+    progress: Progress,
     timing: dict,
 ) -> None:
     """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are
@@ -143,7 +144,7 @@ def _measure_arm(
     while left:
         before, free = dict(timing), [gpu.free_gib for gpu in hosts.detect().gpus] if plan.host.gpus else []
         began = time.monotonic()
-        bar.show(f"{arm.name}: server starting")
+        progress.show("server starting", arm=arm.name)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             launched = ahead.take(arm)
@@ -153,15 +154,15 @@ def _measure_arm(
             ) as server:
                 generator.wait_until_ready()
                 timing["start"] += time.monotonic() - began
-                bar.advance(estimate.start_s)
-                server.start |= _probe(plan, arm, server, bar, timing)
+                progress.advance(estimate.start_s)
+                server.start |= _probe(plan, arm, server, progress, timing)
                 figures = server.start | records.weights(arm, server.start)
                 records.write_start(plan, run, arm, "ok", figures=figures, lost=lost)
-                warm_up(plan, arm, server, generator, bar, timing)
+                warm_up(plan, arm, server, generator, progress, timing)
                 while left:
-                    bar.show(left[0].name)
+                    progress.show("measuring", arm=arm.name, cell=left[0].name)
                     measure_cell(plan, run, left[0], server, generator, timing)
-                    bar.advance(estimate.cell_s[left[0].key], cell=True)
+                    progress.advance(estimate.cell_s[left[0].key], cell=True)
                     left.pop(0)
                 stopping = time.monotonic()
             preflight.wait_for_gpu_memory(plan.host, free)
@@ -175,7 +176,7 @@ def _measure_arm(
             if figures and left and deaths == 0 and isinstance(error, ServerError | LoadError):
                 deaths += 1
                 lost.append({"cell": left[0].name, "reason": failure["reason"]})
-                bar.say(f"{left[0].name}: {failure['reason']}; the server is started once more")
+                progress.say(f"{left[0].name}: {failure['reason']}; the server is started once more")
                 with contextlib.suppress(HostError):  # whoever is started next says what stands in its way
                     preflight.wait_for_gpu_memory(plan.host, free)
                 continue
@@ -183,19 +184,19 @@ def _measure_arm(
                 records.write_start(plan, run, arm, "failed", figures=figures, lost=lost, **failure)
             else:
                 records.write_start(plan, run, arm, "ok", figures=figures, lost=lost, later=failure)
-            bar.say(f"{arm.name} failed: {failure['reason']}")
+            progress.say(f"{arm.name} failed: {failure['reason']}")
             for cell in left:
-                bar.advance(estimate.cell_s[cell.key], cell=True)
+                progress.advance(estimate.cell_s[cell.key], cell=True)
             return
 
 
-def _probe(plan: Plan, arm: Arm, server, bar: Progress, timing: dict) -> dict:
+def _probe(plan: Plan, arm: Arm, server, progress: Progress, timing: dict) -> dict:
     """What the probe of the arm's cache found.
 
     It comes before the start counts as one, so that an arm whose cache does nothing has failed and costs no cell.
     """
     began = time.monotonic()
-    bar.show(f"{arm.name}: probing its cache")
+    progress.show("probing its cache", arm=arm.name)
     try:
         return tiers.probe(arm, server, plan.loads_of(arm))
     finally:
