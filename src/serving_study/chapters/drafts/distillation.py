@@ -1,8 +1,8 @@
 """A draft made for a target: what is asked for, what is refused before anything is trained, and the training, resumed
 after a kill.
 
-The training itself is `engine_side/train_draft.py`, run in the engine's environment; sizes are `draft_sizes`, the
-packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or target under the
+The training itself is `engine_side/training/train_draft.py`, run in the engine's environment; sizes are
+`draft_sizes`, the packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or target under the
 same name is refused.
 
     python -c "from serving_study.chapters.drafts import distillation as d; print(d.train(d.resolved()).folder)"
@@ -32,7 +32,7 @@ from ...models.checkpoints import Model
 from . import draft_sizes, drafts, recipe
 from .recipe import Distillation
 
-SCRIPT = environments.ENGINE_SIDE / "train_draft.py"
+SCRIPT = environments.ENGINE_SIDE / "training" / "train_draft.py"
 SILENT_S = 900  # an engine that starts says nothing for minutes; after this it counts as hung
 
 

@@ -29,7 +29,7 @@ from ...models.checkpoints import Model
 from . import distillation, draft_sizes, drafts
 from .recipe import Distillation
 
-SCRIPT = environments.ENGINE_SIDE / "train_eagle.py"
+SCRIPT = environments.ENGINE_SIDE / "training" / "train_eagle.py"
 TARGETS = ("llama",)  # of which a head was trained and served
 OF_STUDENT = (
     "name",
