@@ -2,8 +2,8 @@
 after a kill.
 
 The training itself is `engine_side/training/train_draft.py`, run in the engine's environment; sizes are
-`draft_sizes`, the packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or target under the
-same name is refused.
+`draft_sizes`, the packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or
+target under the same name is refused.
 
     python -c "from serving_study.chapters.drafts import distillation as d; print(d.train(d.resolved()).folder)"
 """
