@@ -18,7 +18,7 @@ from matplotlib import colors, pyplot
 
 from serving_study import paths
 from serving_study.analysis import comparisons, drawing, plots
-from serving_study.chapters.choosing import choosing
+from serving_study.chapters.choosing import choosing, techniques
 from serving_study.chapters.drafts import draft_views
 from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.chapters.parallelism import split_tables, splits
@@ -96,7 +96,7 @@ FIGURES = {
     "surface": lambda: draft_views.surface([1, 2, 3, 5, 7], MARKS, "diamonds: cpu"),
     "beside": lambda: plots.beside(beside(), "multiple of the baseline"),
     "predictions": lambda: plots.predictions(predictions.errors()),
-    "effects": lambda: plots.effects(choosing.effects("h200x1"), choosing.THROUGHPUT),
+    "effects": lambda: plots.effects(choosing.effects("h200x1"), techniques.THROUGHPUT),
     "scaling": lambda: split_tables.scaling(SPLITS, splits.of_reference()),
     "bandwidths": lambda: split_tables.bandwidths(LINKS, "h200x2"),
     "break_even_figure": lambda: prefix_views.break_even_figure(reuse()),
@@ -278,14 +278,14 @@ def test_bars_beside_a_prediction_and_of_effects_are_the_rows_own(figures):
     rows = beside()
     expected = sorted(zip(rows["low"], rows["high"], strict=True))
     assert np.allclose(ends(figures["beside"].axes[0]), expected)
-    rows = choosing.effects("h200x1").query("metric == @choosing.THROUGHPUT").dropna(subset=["ratio", "low"])
+    rows = choosing.effects("h200x1").query("metric == @techniques.THROUGHPUT").dropna(subset=["ratio", "low"])
     rows = rows[rows["concurrency"] == rows.groupby(["technique", "arm"])["concurrency"].transform("min")]
     expected = sorted(zip(rows["low"].astype(float), rows["high"].astype(float), strict=True))
     assert np.allclose(ends(figures["effects"].axes[0], sideways=True), expected)
 
 
 def test_what_is_no_basis_is_a_cross_and_what_a_constant_was_chosen_on_has_a_ring(figures):
-    rows = choosing.effects("h200x1").query("metric == @choosing.THROUGHPUT").dropna(subset=["ratio"])
+    rows = choosing.effects("h200x1").query("metric == @techniques.THROUGHPUT").dropna(subset=["ratio"])
     rows = rows[rows["concurrency"] == rows.groupby(["technique", "arm"])["concurrency"].transform("min")]
     certain, crosses = figures["effects"].axes[0].collections[:2]
     assert len(crosses.get_offsets()) == (~rows["grounded"].astype(bool)).sum() > 0

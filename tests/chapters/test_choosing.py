@@ -10,8 +10,8 @@ from toy_results import cell, measure
 
 from serving_study import paths
 from serving_study.analysis import plots, tables
-from serving_study.chapters.choosing import advice, choosing
-from serving_study.chapters.choosing.choosing import (
+from serving_study.chapters.choosing import advice, choosing, decision_rules, effect_matrix, techniques
+from serving_study.chapters.choosing.techniques import (
     HERE,
     KV,
     NOTHING,
@@ -47,7 +47,7 @@ def settled(everything):
 
 
 def test_every_technique_has_a_row_and_every_row_a_basis(everything):
-    assert set(everything["technique"]) == {technique.name for technique in choosing.TECHNIQUES}
+    assert set(everything["technique"]) == {technique.name for technique in techniques.TECHNIQUES}
     known = everything["basis"] != NOTHING
     assert everything.loc[known, "ratio"].gt(0).all() and everything.loc[~known, "ratio"].isna().all()
     assert set(everything["basis"]) == {HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING}
@@ -69,7 +69,7 @@ def test_every_technique_has_a_row_and_every_row_a_basis(everything):
     ],
 )
 def test_an_arm_is_held_against_what_it_replaces(technique, arm, arms, against):
-    [chosen] = [known for known in choosing.TECHNIQUES if known.name == technique]
+    [chosen] = [known for known in techniques.TECHNIQUES if known.name == technique]
     assert chosen.baseline(arm, arms) == against
 
 
@@ -85,11 +85,11 @@ def test_an_arm_is_held_against_what_it_replaces(technique, arm, arms, against):
     ],
 )
 def test_the_reference_studys_decision_table_carries_over(settled, arm, metric, highest, printed):
-    assert choosing.figure(settled, arm, metric, highest=highest) == pytest.approx(printed, rel=0.01)
+    assert decision_rules.figure(settled, arm, metric, highest=highest) == pytest.approx(printed, rel=0.01)
 
 
 def test_the_rules_are_filled_from_it(settled):
-    found = choosing.rules(settled)
+    found = decision_rules.rules(settled)
     assert found["prefix_gain"] == pytest.approx(10.08, abs=0.005) and found["prefix_control"] == pytest.approx(
         0.99, abs=0.005
     )
@@ -107,14 +107,14 @@ def test_prescribed_acceptance_is_no_basis_of_a_rule(settled):
     assert len(fast) and not fast["grounded"].any()
     for technique in ("n-gram look-up", "draft model"):
         for metric in (THROUGHPUT, TPOT, TTFT):
-            assert choosing.phrase(settled, technique, metric, basis=PUBLISHED) == NOTHING
-    found = choosing.rules(settled)
+            assert decision_rules.phrase(settled, technique, metric, basis=PUBLISHED) == NOTHING
+    found = decision_rules.rules(settled)
     assert found["ngram_published"].startswith("no answer: ngram-k3 at 1, 4, 16, 25, 40, 64 (h200x1; random weights; ")
     assert "97% of steps propose (random text repeats itself)" in found["ngram_published"]
-    assert choosing.FAULT in found["draft_published"] and found["fault_gain"] == pytest.approx(2.49, abs=0.01)
+    assert techniques.FAULT in found["draft_published"] and found["fault_gain"] == pytest.approx(2.49, abs=0.01)
     # The L4, with a text that means something, gains nothing in TPOT by it.
     assert found["ngram_tpot_low"] == 1 and found["ngram_tpot_high"] == pytest.approx(1.043, abs=0.001)
-    shown = choosing.matrix(settled)
+    shown = effect_matrix.matrix(settled)
     [row] = shown[(shown["basis"] == "h200x1") & (shown["arm"] == "ngram-k3")].to_dict("records")
     assert row["how sure"] == "no basis: prescribed acceptance"
     assert row["measured with"] == "section 3, vLLM 0.25.1, 10–128 requests, 3 repeats"
@@ -139,7 +139,7 @@ def test_the_quantised_cache_is_section_7s(monkeypatch):
     assert rows.loc[KV, "ratio"] == pytest.approx(2.0, abs=0.001)
     assert rows.loc[THROUGHPUT, "ratio"] == pytest.approx(0.987, abs=0.001)
     assert rows.loc[TPOT, "ratio"] == pytest.approx(1.017, abs=0.001) and rows.loc[TPOT, "requests"] == 32
-    found = choosing.rules(frame)
+    found = decision_rules.rules(frame)
     assert "quantised KV cache" not in found["predicted_only"] + found["unmeasured"]
     assert found["fp8_kv"].startswith(
         "fp8-cache: KV tokens 2.00× (h200x1; section 7, vLLM 0.25.1; counted at the start"
@@ -154,38 +154,38 @@ def test_a_single_draw_has_no_brackets_and_repeats_have(monkeypatch):
     assert len(single) > 20 and single[["low", "high"]].isna().all(axis=None)
     repeated = frame[frame["repeats"] > 1]
     assert set(repeated["section"]) == {3, 4} and repeated[["low", "high"]].notna().all(axis=None)
-    assert choosing.how_sure(single[single["section"] == 3]).startswith("against what equal arms differ by: ")
-    assert choosing.how_sure(repeated[repeated["section"] == 4]).startswith("95% intervals: ")
+    assert effect_matrix.how_sure(single[single["section"] == 3]).startswith("against what equal arms differ by: ")
+    assert effect_matrix.how_sure(repeated[repeated["section"] == 4]).startswith("95% intervals: ")
 
 
 def test_the_best_arm_stands_beside_the_middle_one(settled):
-    rows = choosing.ordered(settled, "draft model", TPOT, basis=REFERENCE)
+    rows = decision_rules.ordered(settled, "draft model", TPOT, basis=REFERENCE)
     names = [cells["arm"].iloc[0] for cells in rows]
     assert names == ["draft-k3", "draft-k5", "draft-k1"]
-    said = choosing.phrase(settled, "draft model", TPOT, basis=REFERENCE)
+    said = decision_rules.phrase(settled, "draft model", TPOT, basis=REFERENCE)
     assert said.startswith(
         "draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64; the best of 3, in the middle draft-k5: "
     )
     assert said.endswith(
         "(reference study, l4x1; section 3, vLLM 0.27.1, 10–128 requests, one draw; nothing bounds the noise)"
     )
-    worst = choosing.phrase(settled, "draft model", TTFT, basis=REFERENCE, best=False)
+    worst = decision_rules.phrase(settled, "draft model", TTFT, basis=REFERENCE, best=False)
     assert worst.startswith("draft-k1: TTFT 2.06×") and "the worst of 3, in the middle draft-k5" in worst
 
 
 def test_sections_3_and_4_disagree_on_one_draft_and_both_are_shown(monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
-    table = choosing.same_draft()
+    table = decision_rules.same_draft()
     best = table[table["best"] & (table["host"] == "cpu-c2f5")].set_index("section")
     assert best["arm"].to_dict() == {3: "draft-k3", 4: "draft-k1"}
     assert best["answer_tokens"].to_dict() == {3: 16, 4: 200} and best["repeats"].to_dict() == {3: 1, 4: 3}
     assert math.isnan(best.loc[3, "low"]) and best.loc[4, "low"] < best.loc[4, "ratio"] < best.loc[4, "high"]
     assert set(best["prompts"]) == {"held-out"} and set(best["engine"]) == {"vLLM 0.32.0"}
-    said = choosing.disagreement(table)
+    said = decision_rules.disagreement(table)
     assert "4 requests of 16 tokens, one draw" in said and "4 requests of 200 tokens, 3 repeats" in said
     assert said.endswith("the same draft, and two answers: neither k is settled by these.")
     assert "One draft in two sections" in tables.same_draft(table).to_html()
-    assert choosing.disagreement(table.iloc[:0]) == "No host has both."
+    assert decision_rules.disagreement(table.iloc[:0]) == "No host has both."
     assert {3, 4} <= set(choosing.effects(CPU).query("technique == 'draft model' and host == @CPU")["section"])
 
 
@@ -232,8 +232,8 @@ def test_measured_effects_have_interval_certificate_and_labels(results):
         and row["ratio"] == pytest.approx(151 / 101, rel=0.001)
     )
     assert row["certificate"] == "pass" and row["differs"] and row["labels"] == ""
-    assert "(this host, toy; section 3, " in choosing.phrase(frame, "n-gram look-up", THROUGHPUT)
-    assert choosing.phrase(frame, "draft model", THROUGHPUT, basis=HERE) == NOTHING
+    assert "(this host, toy; section 3, " in decision_rules.phrase(frame, "n-gram look-up", THROUGHPUT)
+    assert decision_rules.phrase(frame, "draft model", THROUGHPUT, basis=HERE) == NOTHING
 
 
 def test_an_unchecked_cell_makes_its_effect_unknown(results):
@@ -263,7 +263,9 @@ def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
     for arm in tiers:
         assert mine.at[arm, "ratio"] == pytest.approx(back[arm, "external"] / back["device-only", "recompute"])
     assert set(mine["metric"]) == {TTFT} and set(mine.index) == {prefixes.CACHED, prefixes.CONTROL, *tiers}
-    known = dict(zip(choosing.decisions(frame)["problem"], choosing.decisions(frame)["what is known"], strict=True))
+    known = dict(
+        zip(decision_rules.decisions(frame)["problem"], decision_rules.decisions(frame)["what is known"], strict=True)
+    )
     assert (
         f"(this host, {host}; section 7, " in known["prompts are long and begin alike"]
         and "files" in known["memory is short and prefixes come back"]
@@ -271,7 +273,7 @@ def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
 
 
 def test_the_decision_table_covers_the_reference_studys_problems(settled):
-    table = choosing.decisions(settled)
+    table = decision_rules.decisions(settled)
     assert len(table) == 8 and table["what is known"].str.len().gt(0).all()
     known = dict(zip(table["problem"], table["what is known"], strict=True))
     assert known["throughput is short and the model is small"] == NOTHING
@@ -289,18 +291,18 @@ def test_the_decision_table_covers_the_reference_studys_problems(settled):
 
 
 def test_the_tables_say_what_a_figure_is_of(settled):
-    about = choosing.labels(settled)
+    about = effect_matrix.labels(settled)
     few, fast = about.split("; ")
     assert few == f"{CPU}: on fewer than 30 accepted tokens"
     assert fast == (
         "h200x1: random weights, prescribed acceptance, 97% of steps propose (random text repeats itself), "
-        f"{choosing.FAULT}"
+        f"{techniques.FAULT}"
     )
-    matrix = choosing.matrix(settled)
+    matrix = effect_matrix.matrix(settled)
     shown = tables.effects(matrix, about).to_html()
     assert "badge-pass" in shown and about in shown and "nan" not in shown.lower()
     assert len(matrix[matrix["basis"] == NOTHING]) == 2
-    assert "<br>" in tables.decisions(choosing.decisions(settled), about).to_html()
+    assert "<br>" in tables.decisions(decision_rules.decisions(settled), about).to_html()
 
 
 def test_the_plot_says_what_random_weights_and_prescribed_acceptance_are_in(everything):
@@ -318,7 +320,7 @@ def test_the_plot_says_what_random_weights_and_prescribed_acceptance_are_in(ever
 
 
 def test_a_dash_stands_for_a_figure_that_the_reference_study_does_not_have(settled):
-    row = choosing.matrix(settled).set_index("arm").loc["7b-tp4"].iloc[0]
+    row = effect_matrix.matrix(settled).set_index("arm").loc["7b-tp4"].iloc[0]
     assert row[TTFT].split("\n")[0] == "–" and reference.load(5).query("metric == 'median_ttft_ms'")[
         "concurrency"
     ].unique().tolist() == [32]
@@ -326,9 +328,9 @@ def test_a_dash_stands_for_a_figure_that_the_reference_study_does_not_have(settl
 
 def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
     wanted = advice.targets([f"{name}={limit}" for name, limit in choosing.Choosing().slo.items()])
-    found = {one.host: one for one in choosing.advised("l4x1", wanted)}
+    found = {one.host: one for one in decision_rules.advised("l4x1", wanted)}
     assert found["l4x1"].basis == "predicted" and found["h200x1"].found and list(found)[0] == "l4x1"
-    assert CPU in found and "moon" not in {one.host for one in choosing.advised("moon", wanted)}
+    assert CPU in found and "moon" not in {one.host for one in decision_rules.advised("moon", wanted)}
     assert advice.sentence(found["h200x1"]).startswith(
         "On h200x1, measured: baseline at concurrency 40 has the highest output throughput within the targets"
     )

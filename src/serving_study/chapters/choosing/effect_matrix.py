@@ -1,0 +1,108 @@
+"""The matrix of techniques, and what is said of a figure in it: where it was measured, how far it may be believed."""
+
+import math
+
+import pandas
+
+from ...analysis import comparisons
+from ...results import certificates
+from .techniques import FEW, KV, NOTHING, PREDICTED, PUBLISHED, THROUGHPUT, TPOT, TTFT
+
+
+def matrix(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """One row a technique, arm, host and section: `technique`, `arm`, `basis`, `concurrency` (lowest and highest, one a
+    line), a column a metric, `measured with` (engine, requests, repeats), `how sure`, `certificate`.
+    """
+    rows = []
+    keys = ["technique", "arm", "against", "basis", "host", "section"]
+    for (technique, arm, against, basis, *_), cells in frame.groupby(keys, sort=False, dropna=False):
+        if basis == NOTHING:
+            rows.append({"technique": technique, "basis": NOTHING})
+            continue
+        ends = end_concurrencies(cells)
+        row = {
+            "technique": technique,
+            "arm": arm,
+            "against": against,
+            "basis": place_of(cells.iloc[0]),
+            "concurrency": "\n".join(map(str, ends)) or None,
+        }
+        row |= {
+            metric: said(cells, metric) for metric in (THROUGHPUT, TPOT, TTFT, KV) if (cells["metric"] == metric).any()
+        }
+        outcomes = set(cells["certificate"].dropna())
+        certificate = certificates.UNKNOWN if certificates.UNKNOWN in outcomes else certificates.PASS
+        row |= {"measured with": measured_with(cells), "how sure": how_sure(cells)}
+        rows.append(row | {"certificate": certificate if outcomes else None})
+    columns = ["technique", "arm", "against", "basis", "concurrency", THROUGHPUT, TPOT, TTFT, KV]
+    return pandas.DataFrame(rows, columns=[*columns, "measured with", "how sure", "certificate"])
+
+
+def measured_with(cells: pandas.DataFrame) -> str:
+    """`section 3, vLLM 0.25.1, 10–128 requests, 3 repeats`; empty for a prediction."""
+    if (cells["basis"] == PREDICTED).all():
+        return ""
+    requests = cells["requests"].dropna()
+    spans = "–".join(f"{value:,.0f}" for value in dict.fromkeys([requests.min(), requests.max()]))
+    words = [f"section {cells['section'].iloc[0]:.0f}", cells["engine"].iloc[0]]
+    words += [f"{spans} requests", repeats_text(cells)] if len(requests) else []
+    return ", ".join(filter(None, words))
+
+
+def repeats_text(cells: pandas.DataFrame) -> str:
+    repeats = cells["repeats"].dropna()
+    return f"{repeats.min():.0f} repeats" if len(repeats) and repeats.min() > 1 else "one draw"
+
+
+def how_sure(cells: pandas.DataFrame) -> str:
+    """How far a figure may be believed: what bounds its noise, and of how many figures it says that they differ."""
+    first = cells.iloc[0]
+    if first["basis"] == PREDICTED:
+        return "arithmetic"
+    if not cells["grounded"].any():
+        return "no basis: " + ("prescribed acceptance" if "prescribed" in str(first["labels"]) else FEW)
+    kept = cells[cells["grounded"]]
+    if (kept["metric"] == KV).all():
+        return "counted at the start"
+    decided = kept["differs"].dropna()
+    certain = f"{int((decided == True).sum())} of {len(kept)} figures certainly differ"  # noqa: E712 - None is neither
+    if (kept["repeats"] > 1).any():
+        return f"{comparisons.CONFIDENCE:.0%} intervals: {certain}"
+    return f"against what equal arms differ by: {certain}" if len(decided) else "nothing bounds the noise"
+
+
+def said(cells: pandas.DataFrame, metric: str) -> str:
+    """A metric at the lowest and the highest concurrency of one arm's cells, one a line, with intervals where there
+    are. A dash where it is not known.
+    """
+    rows = cells[cells["metric"] == metric]
+    if rows["concurrency"].isna().all():
+        return ratio_text(rows.iloc[0])
+    by_concurrency = rows.set_index("concurrency")
+    return "\n".join(
+        ratio_text(by_concurrency.loc[concurrency]) if concurrency in by_concurrency.index else "–"
+        for concurrency in end_concurrencies(cells)
+    )
+
+
+def ratio_text(row) -> str:
+    form = lambda ratio: f"{ratio:.3f}" if ratio < 0.1 else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"  # noqa: E731
+    ends = "" if math.isnan(row["low"]) else f" [{form(row['low'])}, {form(row['high'])}]"
+    return f"{form(row['ratio'])}×{ends}"
+
+
+def end_concurrencies(cells: pandas.DataFrame) -> list[int]:
+    found = sorted({int(concurrency) for concurrency in cells["concurrency"].dropna()})
+    return list(dict.fromkeys(found[:1] + found[-1:]))
+
+
+def place_of(row) -> str:
+    return row["host"] if row["basis"] == PUBLISHED else f"{row['basis']}, {row['host']}"
+
+
+def labels(frame: pandas.DataFrame) -> str:
+    """What a caption must say of the hosts in it: `h200x1: random weights, prescribed acceptance`."""
+    found = {}
+    for host, words in frame.loc[frame["labels"].fillna("") != "", ["host", "labels"]].itertuples(index=False):
+        found.setdefault(host, {}).update(dict.fromkeys(words.split(", ")))
+    return "; ".join(f"{host}: {', '.join(words)}" for host, words in found.items())
