@@ -9,7 +9,7 @@ from serving_study.errors import ModelError, ParameterError
 from serving_study.hardware import ceilings
 from serving_study.models import shapes
 from serving_study.results import reference
-from serving_study.theory import capacity
+from serving_study.theory import budgets, capacity
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_how_models_keep_their_cache():
 
 
 def test_what_fits_a_host():
-    frame = cache_sizes.fits(
+    frame = budgets.fits(
         ["qwen2.5-7b-instruct", "meta-llama-3-70b", "deepseek-v3"], ["g6.xlarge", "p5.48xlarge"], [8192, 131072]
     )
     rows = frame.set_index(["model", "host"])
@@ -115,7 +115,7 @@ def test_what_fits_a_host():
 )
 def test_ranks_are_as_many_as_the_heads_divide_over(name, gpus, tp):
     shape = shapes.load(name)
-    assert cache_sizes.ranks(shape, gpus) == tp
+    assert budgets.ranks(shape, gpus) == tp
     shape.kv_bytes_per_token(tp=tp)
 
 

@@ -119,6 +119,11 @@ def imports(folder):
     return done.returncode, done.stdout + done.stderr
 
 
+def test_no_room_looks_into_one_below_it():
+    code, said = imports(paths.ROOT)
+    assert code == 0, said
+
+
 @pytest.mark.parametrize(
     ("file", "line", "broken"),
     [

@@ -10,6 +10,7 @@ from pandas.io.formats.style import Styler
 
 from ...analysis import tables
 from ...hardware import ceilings
+from ...theory import budgets
 from . import cache_sizes
 from .cache_sizes import CacheSizes
 
@@ -83,7 +84,7 @@ def memory() -> Styler:
 
 def fits(wanted: CacheSizes) -> Styler:
     """What of the example's model fits on every host, split over as many GPUs as its heads divide over."""
-    fitting = cache_sizes.fits(
+    fitting = budgets.fits(
         [wanted.model], hosts_of(wanted), wanted.lengths, wanted.memory_utilization, wanted.element_bytes
     )
     at = {length: f"at {length_name(length)}" for length in wanted.lengths}
@@ -99,7 +100,7 @@ def fits(wanted: CacheSizes) -> Styler:
 def requests(wanted: CacheSizes) -> Styler:
     """Requests of the longest length that fit at once: models down, hosts across."""
     longest, hosts = wanted.lengths[-1], hosts_of(wanted)
-    every = cache_sizes.fits(wanted.models, hosts, [longest], wanted.memory_utilization, wanted.element_bytes)
+    every = budgets.fits(wanted.models, hosts, [longest], wanted.memory_utilization, wanted.element_bytes)
     return tables.style(
         every.pivot(index="model", columns="host", values=longest).reindex(index=wanted.models, columns=hosts),
         f"Requests of {length_name(longest)} in flight (predicted)",

@@ -24,12 +24,11 @@ from ...chapters.parameters import (
     Share,
     Whole,
 )
-from ...errors import ModelError
 from ...hardware import ceilings
 from ...models import pages, shapes
 from ...models.shapes import GIB
 from ...results import reference
-from ...theory import calibration, capacity, reuse
+from ...theory import budgets, calibration, capacity, reuse
 
 TOKENS = {"allowed": "1 token or more"}
 DTYPES = {"auto": None, "fp8": 1}
@@ -261,84 +260,15 @@ def hybrid_against_reference() -> pandas.DataFrame:
     return pandas.DataFrame(rows)
 
 
-def budget(
-    model: str,
-    host: str,
-    utilization: float = 0.9,
-    *,
-    version: str = capacity.Server.version,
-    max_model_len: int = 4096,
-    element_bytes: int | None = None,
-) -> capacity.Capacity:
-    """The memory of one GPU of a host, one rank a GPU, 128 sequences at most."""
-    place, shape = ceilings.of_host(host), shapes.load(model)
-    return capacity.predict(
-        capacity.Server(
-            shape,
-            place.gpu,
-            tp=ranks(shape, place.count),
-            utilization=utilization,
-            max_model_len=max_model_len,
-            max_num_seqs=128,
-            kv_element_bytes=element_bytes,
-            version=version,
-        )
-    )
-
-
 def reference_budget() -> capacity.Capacity:
     """The memory of the reference study's baseline, of the GPU and the version that it had."""
-    return budget(REFERENCE_MODELS["qwen2.5-7b"], REFERENCE_HOST, version=REFERENCE_VERSION)
+    return budgets.budget(REFERENCE_MODELS["qwen2.5-7b"], REFERENCE_HOST, version=REFERENCE_VERSION)
 
 
 def is_reference(place: ceilings.Instance, model: str) -> bool:
     """Whether a host has the GPU, and serves the model, of the reference study's requests with one prefix."""
     served = shapes.load(model).name == REFERENCE_MODELS["qwen2.5-7b"]
     return served and place.gpu == ceilings.of_host(REFERENCE_HOST).gpu
-
-
-def ranks(shape: shapes.Shape, gpus: int) -> int:
-    """The most ranks, a power of two up to `gpus`, over which the heads divide."""
-    fitting = [
-        tp
-        for tp in (2**power for power in range(gpus.bit_length()))
-        if tp <= gpus
-        and shape.heads % tp == 0
-        and (shape.latent or max(tp, shape.kv_heads) % min(tp, shape.kv_heads) == 0)
-    ]
-    return max(fitting)
-
-
-def fits(
-    models: Sequence[str],
-    hosts: Sequence[str],
-    lengths: Sequence[int],
-    utilization: float = 0.9,
-    element_bytes: int | None = None,
-) -> pandas.DataFrame:
-    """One row a model and host: `tp`, `weights_gib` and `kv_gib` a GPU, requests in flight at each length (named by the
-    length), or a `reason` for none.
-    """
-    rows = []
-    for name in models:
-        shape = shapes.load(name)
-        for host in hosts:
-            row = {"model": name, "host": host, "tp": ranks(shape, ceilings.of_host(host).count)}
-            try:
-                found = {
-                    length: budget(name, host, utilization, max_model_len=length, element_bytes=element_bytes)
-                    for length in lengths
-                }
-            except ModelError as error:
-                rows.append(row | {"reason": error.what})
-                continue
-            first = found[lengths[0]]
-            row |= {"weights_gib": first.weights_gib, "kv_gib": first.kv_gib}
-            if first.kv_gib <= 0:
-                rows.append(row | {"reason": "out of memory"})
-                continue
-            rows.append(row | {length: each.max_concurrency for length, each in found.items()})
-    return pandas.DataFrame(rows).reindex(columns=["model", "host", "tp", "weights_gib", "kv_gib", *lengths, "reason"])
 
 
 def prefixes_against_reference(own_tokens: int = 20) -> pandas.DataFrame:

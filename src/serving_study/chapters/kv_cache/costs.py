@@ -21,10 +21,10 @@ import pandas
 
 from ... import files, paths
 from ...analysis import comparisons, tables, verdicts
-from ...chapters.cache_sizes import cache_sizes
 from ...hardware import ceilings, prices
 from ...models import shapes
 from ...results import reference, store
+from ...theory import budgets
 from .prefixes import facts
 
 SERVED = {"8B": "meta-llama-3-8b", "70B": "meta-llama-3-70b"}  # what `instances` says of each: requests in flight of
@@ -179,7 +179,7 @@ def instances(region: str = prices.REGION) -> pandas.DataFrame:
     `date` (missing where no price is known), and for each model of SERVED the requests of 8,192 tokens that fit at once
     over all of its GPUs (predicted; missing where the model does not).
     """
-    fits = cache_sizes.fits(list(SERVED.values()), list(ceilings.instances()), [LENGTH]).set_index(["model", "host"])[
+    fits = budgets.fits(list(SERVED.values()), list(ceilings.instances()), [LENGTH]).set_index(["model", "host"])[
         LENGTH
     ]
     rows = []
