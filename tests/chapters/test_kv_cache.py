@@ -18,10 +18,11 @@ from serving_study.environments import Environment
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
 from serving_study.hardware.hosts import Gpu, Host
+from serving_study.measure import mechanisms
 from serving_study.measure.mechanisms import tiers
 from serving_study.models import checkpoints
 from serving_study.paths import RESULTS_PUBLISHED, ROOT
-from serving_study.results import certificates, store
+from serving_study.results import store
 from serving_study.servers import metrics
 
 H200 = Host("h200x1", "x", 16, 128, 128, (Gpu(0, "NVIDIA H200", 139.8, 139.0, "9.0"),), "1")
@@ -276,7 +277,7 @@ def test_the_mechanism_is_held_against_arithmetic(technique, about, device, exte
     cell, requests = good()
     cell |= {"technique": technique, "reuse": about}
     cell["counters"] |= {base.PREFIX_HITS: float(device), base.EXTERNAL_HITS: float(external)}
-    checks = {check["name"]: check["outcome"] for check in certificates.certify(cell, requests)["checks"]}
+    checks = {check["name"]: check["outcome"] for check in mechanisms.certify(cell, requests)["checks"]}
     assert (checks["mechanism"], checks["cold caches"]) == (outcome, "pass")
 
 
@@ -284,7 +285,7 @@ def test_prompts_of_another_length_than_asked_fail_the_mechanism():
     cell, requests = good()
     cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 31}}
     cell["counters"][base.PREFIX_HITS] = 112.0
-    [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    [found] = [check for check in mechanisms.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     assert found["outcome"] == "fail" and found["evidence"].startswith(
         "prompts of 31 tokens asked for, 248 in all, 240 read"
     )
@@ -293,10 +294,10 @@ def test_prompts_of_another_length_than_asked_fail_the_mechanism():
 def test_a_gap_that_the_text_explains_is_not_the_client_s():
     cell, requests = good()
     cell["counters"][base.TTFT]["sum_s"] = 8 * 0.010
-    names = {check["name"] for check in certificates.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
+    names = {check["name"] for check in mechanisms.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
     assert names == {"client", "TTFT"}  # 40 of 160 ms before the server sees it
     cell |= {"technique": "prefix", "reuse": PREFIX | {"prompt_tokens": 4000, "expected_tokens": 0}}
-    names = {check["name"] for check in certificates.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
+    names = {check["name"] for check in mechanisms.certify(cell, requests)["checks"] if check["outcome"] == "fail"}
     assert names == {"mechanism"}  # prompts of 4,000 tokens were not read
 
 
@@ -544,13 +545,13 @@ def test_bytes_stand_in_the_certificate_and_hits_without_any_fail_it():
         },
     }
     cell["counters"] |= {base.PREFIX_HITS: 0.0, base.EXTERNAL_HITS: 112.0}
-    [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    [found] = [check for check in mechanisms.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     assert (
         found["outcome"] == "pass"
         and "; memory: 2.0 MiB in and 1.0 MiB out; disk: unknown in and 0.0 MiB out" in found["evidence"]
     )
     cell["moved"]["out_bytes"] = 0
-    [found] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    [found] = [check for check in mechanisms.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     assert found["outcome"] == "fail" and found["evidence"].endswith("hits were counted and nothing came back")
 
 

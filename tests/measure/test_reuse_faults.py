@@ -15,7 +15,7 @@ from serving_study.engines import base
 from serving_study.loads import Load
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweep
-from serving_study.measure.mechanisms import tiers
+from serving_study.measure.mechanisms import cache
 
 SEQUENCE = Load(1, 5, SharedPrefix(101, 20, sequence=True), 1, 0.0)
 HALF = Load(2, 8, SharedPrefix(64, 8, 0.5), 4, 0.0)
@@ -128,12 +128,12 @@ USELESS = [
     ("options", "technique", "said"), [row[1:] for row in USELESS], ids=[row[0] for row in USELESS]
 )
 def test_an_arm_whose_cache_does_nothing_fails_before_its_sweep(study, monkeypatch, options, technique, said):
-    monkeypatch.setattr(tiers, "APART_S", 0.0)
+    monkeypatch.setattr(cache, "APART_S", 0.0)
     results = measure(study, [arm(study, "useless", technique, **options), arm(study, "next")], SETS[:1])
     records = starts(results)
     assert (
         records["useless"]["outcome"] == "failed"
-        and records["useless"]["reason"] == f"a prompt of 72 tokens, sent {tiers.ATTEMPTS + 1} times, was found {said}"
+        and records["useless"]["reason"] == f"a prompt of 72 tokens, sent {cache.ATTEMPTS + 1} times, was found {said}"
     )
     assert {cell["arm"] for cell in cells(results).values()} == {"next"} and records["next"]["figures"][
         "probe_device_tokens"

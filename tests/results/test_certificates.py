@@ -6,6 +6,7 @@ import pytest
 from good_cells import DURATION, E2E, GPU, TOKENS, TTFT, N, good
 
 from serving_study.engines import base
+from serving_study.measure import mechanisms
 from serving_study.results import certificates
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
 
@@ -13,13 +14,13 @@ from serving_study.results.certificates import FAIL, PASS, UNKNOWN
 def changed(change, technique="none", k=0):
     cell, requests = copy.deepcopy(good(technique, k))
     change(cell, requests)
-    found = certificates.certify(cell, requests)
+    found = mechanisms.certify(cell, requests)
     return found, {check["name"]: (check["outcome"], check["evidence"]) for check in found["checks"]}
 
 
 @pytest.mark.parametrize(("technique", "k"), [("none", 0), ("ngram", 3), ("draft", 1), ("draft", 3)])
 def test_a_good_cell_passes_every_check(technique, k):
-    found = certificates.certify(*good(technique, k))
+    found = mechanisms.certify(*good(technique, k))
     assert [check["name"] for check in found["checks"] if check["outcome"] != PASS] == []
     assert found["verdict"] == PASS and certificates.why(found) == "" and len(found["checks"]) == 13
     assert all(check["evidence"] for check in found["checks"])
@@ -175,7 +176,7 @@ def test_a_ttft_made_by_the_client_withholds_ttft_alone():
         request["itls_s"] = [(1.0 - TTFT) / (TOKENS - 1)] * (TOKENS - 1)
         request["start_s"] *= 1.0 / E2E
     cell["result"] |= {"duration": 4.0, "output_throughput": 24.0}
-    found = certificates.certify(cell, requests)
+    found = mechanisms.certify(cell, requests)
     assert found["verdict"] == PASS and certificates.withheld(found) == ("_ttft_ms",)
     evidence = next(check["evidence"] for check in found["checks"] if check["name"] == "TTFT")
     assert evidence.startswith("mean 80.0 ms here, 48.0 ms by the server") and certificates.withheld(None) == ()
@@ -183,7 +184,7 @@ def test_a_ttft_made_by_the_client_withholds_ttft_alone():
 
 def test_every_check_has_a_planted_fault():
     assert {name for name, _, _ in FAULTS.values()} | set(certificates.PARTIAL) == {
-        check["name"] for check in certificates.certify(*good())["checks"]
+        check["name"] for check in mechanisms.certify(*good())["checks"]
     }
 
 
@@ -304,13 +305,14 @@ def test_a_last_token_is_inside_the_window_that_ends_with_it_whatever_the_last_d
 def test_tiers_are_told_in_one_order_however_they_were_stored():
     cell = {
         "technique": "offload",
+        "speculation": None,
         "asked": {"prompts": 1},
         "counters": {base.PREFIX_HITS: 16, base.EXTERNAL_HITS: 0, base.PROMPT_TOKENS: 32},
         "reuse": {"expected_tokens": 16, "block_tokens": 16, "capacity_tokens": 64, "prompt_tokens": 32},
     }
     tier = {"in_bytes": 2**20, "out_bytes": 0}
     said = [
-        certificates._reuse(cell | {"moved": {"tiers": dict.fromkeys(names, tier)}}).evidence
+        mechanisms.of(cell["technique"]).check(cell | {"moved": {"tiers": dict.fromkeys(names, tier)}}).evidence
         for names in (("memory", "disk"), ("disk", "memory"))
     ]
     assert said[0] == said[1] and said[0].index("memory: 1.0 MiB in") < said[0].index("disk: 1.0 MiB in")

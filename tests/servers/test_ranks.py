@@ -11,7 +11,7 @@ from good_cells import GPU, good
 
 from serving_study.engines import vllm
 from serving_study.hardware.hosts import Gpu, Host
-from serving_study.results import certificates
+from serving_study.measure import mechanisms
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
 from serving_study.servers import ranks
 from serving_study.servers.arm import Arm
@@ -28,7 +28,7 @@ def judged(about, machine=None, concurrency=2, speculation=None):
     cell |= {"technique": "parallel", "ranks": about, "concurrency": concurrency, "speculation": speculation or {}} | (
         {"machine": machine} if machine else {}
     )
-    [check] = [check for check in certificates.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
+    [check] = [check for check in mechanisms.certify(cell, requests)["checks"] if check["name"] == "mechanism"]
     return check["outcome"], check["evidence"]
 
 

@@ -76,6 +76,7 @@ def certify(
     host: Annotated[str, typer.Argument(help="a host under data/results")], section: options.SectionNumber
 ) -> None:
     """Judge a host's stored cells again by the checks as they are now."""
+    from ..measure import mechanisms
     from ..results import store
 
     known = store.Store(store.host_named(host, options.number(section), paths.RESULTS), options.number(section))
@@ -86,4 +87,4 @@ def certify(
             allowed=", ".join(store.measured_hosts(root=paths.RESULTS)),
             next=f"make run SECTION={section}",
         )
-    print(f"{known.certify()} verdicts changed")
+    print(f"{known.certify(mechanisms.certify)} verdicts changed")

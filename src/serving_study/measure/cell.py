@@ -6,16 +6,14 @@
 import time
 
 from .. import engines, files
-from ..engines import base, logs
+from ..engines import logs
 from ..errors import LoadError, ServerError
 from ..hardware import hosts
 from ..loads import Generator, Load
-from ..results import certificates
 from ..results.store import Run
-from ..servers import client, fleet, metrics, ranks
+from ..servers import client, fleet, metrics
 from ..servers.arm import Arm
-from . import records
-from .mechanisms import tiers
+from . import mechanisms, records
 from .plan import Cell, Plan
 from .progress import Progress
 
@@ -43,23 +41,16 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
         server.fill(prompt, "a prefix to be found by the load")
-    engine, counted = engines.get(cell.arm.engine), None
+    engine, mechanism = engines.get(cell.arm.engine), mechanisms.of(cell.arm.technique)
     before = _scrape(server)
-    if cell.arm.technique == "parallel":
-        counted = ranks.count(server.pids, plan.host, engine.RANKS)
-    below = tiers.look(cell.arm, server, before)
+    looked = mechanism.look(cell.arm, server, plan.host, before)
     with hosts.Sampler(plan.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
-    parallel = {}
-    if counted:
-        parallel["ranks"] = ranks.difference(cell.arm, counted, ranks.count(server.pids, plan.host, engine.RANKS))
     result, requests = records.split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
     counters = metrics.difference(before, after, engine.COUNTERS)
-    moved = tiers.moved(
-        cell.arm, below, tiers.look(cell.arm, server, after), external_tokens=counters.get(base.EXTERNAL_HITS)
-    )
+    looked_again = mechanism.look(cell.arm, server, plan.host, after)
     evidence = {
         "key": cell.key,
         "host": plan.host.name,
@@ -86,8 +77,7 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
         ),
         "client": answer["client"],
         "machine": sampler.summary(),
-        **parallel,
-        **({"moved": moved} if moved else {}),
+        **mechanism.evidence(cell.arm, looked, looked_again, counters),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
         "labels": {
             "host": plan.host.name,
@@ -98,7 +88,7 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
     }
     cell_s = time.monotonic() - began
     evidence["timing"] = {"load_s": load_s, "cell_s": cell_s, "overhead_s": cell_s - load_s}
-    evidence["certificate"] = certificates.certify(evidence, requests)
+    evidence["certificate"] = mechanisms.certify(evidence, requests)
     run.write_cell(evidence, requests)
     timing["load"] += load_s
     if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0

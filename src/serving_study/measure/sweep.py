@@ -21,9 +21,8 @@ from ..results import store
 from ..results.store import Run, Store
 from ..servers import fleet, preflight
 from ..servers.arm import Arm
-from . import records
+from . import mechanisms, records
 from .cell import measure_cell, warm_up
-from .mechanisms import tiers
 from .plan import Cell, Estimate, Plan
 from .progress import Progress, mark_interrupted
 from .records import Results
@@ -198,6 +197,6 @@ def _probe(plan: Plan, arm: Arm, server, progress: Progress, timing: dict) -> di
     began = time.monotonic()
     progress.show("probing its cache", arm=arm.name)
     try:
-        return tiers.probe(arm, server, plan.loads_of(arm))
+        return mechanisms.of(arm.technique).probe(arm, server, plan.loads_of(arm))
     finally:
         timing["warm-up"] += time.monotonic() - began

@@ -4,7 +4,7 @@
 `unknown` when one could not be made, else `pass`. A failed cell stays on disk and in the certificate table, and is kept
 out of every comparison. Unknown is not passed, and says what was missing.
 
-    >>> certify(cell, requests)["verdict"]                         # doctest: +SKIP
+    >>> certify(cell, requests, mechanism)["verdict"]              # doctest: +SKIP
     'pass'
 """
 
@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..engines import base
 
@@ -32,21 +33,8 @@ CLIENT_SHARE = 0.05  # of a request's time that the client may add: throughput c
 TTFT_GAP_SHARE, TTFT_GAP_MS = 0.25, 25.0  # beyond it the client's TTFT is not the server's
 STEAL_SHARE = 0.05
 SANE_SHARE = 0.5
-ACTIVE_UTILISATION, ACTIVE_SHARE = (
-    5.0,
-    0.05,
-)  # of a GPU in percent, and of the busiest rank's processor time: below it a rank took no part
 IDENTITY_TOLERANCE = 0.01
-REUSING = (
-    "prefix",
-    "offload",
-)  # techniques whose arms are about the cache: on the device alone, or with a tier below it
-TIERS = ("memory", "disk")  # in this order, which a stored cell does not keep
 PLACES = 5  # of a second in the records: what is summed from them is rounded as they are, or its last digits decide
-FITS = 0.9  # of the capacity: a working set up to it fits, one from its inverse on does not
-CHUNKS = (
-    0.8  # of the expected hits that an arm with a tier must have: tiers keep larger pieces than the device's blocks
-)
 TOKENISE_MS = 0.01  # of each token of a made prompt: the server turns the text into tokens before its own clock starts
 TEXT_TOKENS = 4  # answers below it are no text to be judged
 THROTTLE = {
@@ -70,9 +58,23 @@ class Check:
         return {"name": self.name, "outcome": self.outcome, "evidence": self.evidence}
 
 
-def certify(cell: dict, requests: list[dict]) -> dict:
-    """`{"verdict": …, "checks": […]}` for a cell and its requests' records."""
-    checks = [check(cell, requests) for check in CHECKS]
+class Mechanism(Protocol):
+    """What a certificate asks of an arm's mechanism: its check, and whether the arm is about the cache, so that hits
+    are the check's to judge.
+    """
+
+    about_cache: bool
+
+    def check(self, cell: dict) -> Check: ...
+
+
+def certify(cell: dict, requests: list[dict], mechanism: Mechanism) -> dict:
+    """`{"verdict": …, "checks": […]}` for a cell and its requests' records, `mechanism` being its arm's
+    (`measure.mechanisms.certify` finds it).
+    """
+    checks = [check(cell, requests) for check in OF_TRAFFIC]
+    checks += [_cold(cell, mechanism.about_cache), mechanism.check(cell)]
+    checks += [check(cell, requests) for check in OF_FIGURES]
     outcomes = {check.outcome for check in checks if check.name not in PARTIAL}
     verdict = FAIL if FAIL in outcomes else UNKNOWN if UNKNOWN in outcomes else PASS
     return {"verdict": verdict, "checks": [check.as_dict() for check in checks]}
@@ -195,9 +197,9 @@ def _identity_of_server(cell, requests) -> Check:
     return Check("server", UNKNOWN if owns is None or served is None else PASS, evidence)
 
 
-def _cold(cell, requests) -> Check:
-    """Caches hold nothing of a cell's prompts before it; of an arm that is about the cache, `_reuse` compares the hits
-    with those expected.
+def _cold(cell, about_cache: bool) -> Check:
+    """Caches hold nothing of a cell's prompts before it; of an arm that is about the cache, its mechanism compares the
+    hits with those expected.
     """
     hits, external, queries = (
         cell["counters"].get(name) for name in (base.PREFIX_HITS, base.EXTERNAL_HITS, base.PREFIX_QUERIES)
@@ -205,7 +207,7 @@ def _cold(cell, requests) -> Check:
     if hits is None:
         return Check("cold caches", UNKNOWN, "the server has no prefix-cache counters")
     evidence = f"{hits:.0f} device and {external or 0:.0f} external hits in {queries or 0:.0f} queried tokens"
-    if cell["technique"] in REUSING:
+    if about_cache:
         return Check(
             "cold caches",
             PASS,
@@ -213,122 +215,6 @@ def _cold(cell, requests) -> Check:
         )
     share = (hits + (external or 0)) / queries if queries else float(hits + (external or 0) > 0)
     return Check("cold caches", PASS if share <= COLD_HIT_SHARE else FAIL, evidence)
-
-
-def _mechanism(cell, requests) -> Check:
-    speculation, technique, k = cell["speculation"] or {}, cell["technique"], cell["k"]
-    drafts, drafted = speculation.get("drafts", 0), speculation.get("drafted_tokens", 0)
-    if technique in REUSING and not drafts:
-        return _reuse(cell)
-    if technique == "parallel" and not drafts:
-        return _parallel(cell)
-    if technique in ("none", "parallel", *REUSING):
-        return Check("mechanism", PASS if not drafts else FAIL, f"{drafts} drafts, none wanted")
-    positions = speculation.get("acceptance_by_position", [])
-    evidence = (
-        f"{drafts} drafts, {drafted} tokens drafted, {speculation.get('accepted_tokens', 0)} "
-        f"accepted; by position {', '.join(f'{rate:.3f}' for rate in positions) or 'none'}"
-    )
-    if not drafts:
-        return Check("mechanism", FAIL, evidence)
-    falling = all(later <= earlier + 1e-9 for earlier, later in zip(positions, positions[1:], strict=False))
-    within = (
-        drafted <= drafts * k and all(0 <= rate <= 1 for rate in positions) and 0 <= speculation["acceptance_rate"] <= 1
-    )
-    every = technique != "draft" or drafted == drafts * k
-    return Check("mechanism", PASS if falling and within and every and len(positions) == k else FAIL, evidence)
-
-
-def _reuse(cell) -> Check:
-    """Hits are those of arithmetic: whole blocks of each prefix that was there before. Where a working set is above the
-    capacity, the device must have lost some of it; what a tier below gave back makes up for it in the arms that have
-    one, and nowhere else.
-    """
-    about, counters, tier = cell.get("reuse") or {}, cell["counters"], cell["technique"] == "offload"
-    hits, external, expected = (
-        counters.get(base.PREFIX_HITS),
-        counters.get(base.EXTERNAL_HITS) or 0,
-        about.get("expected_tokens"),
-    )
-    if expected is None or hits is None:
-        return Check(
-            "mechanism",
-            UNKNOWN,
-            f"expected hits {expected}, device hits {hits}: the server's block size or its counters are missing",
-        )
-    needed, capacity = about.get("working_set_tokens"), about["capacity_tokens"]
-    evidence = (
-        f"{hits:.0f} device and {external:.0f} external hits, {expected} tokens repeated in blocks "
-        f"of {about['block_tokens']}"
-    )
-    evidence += f"; working set of {needed} tokens, capacity of {capacity}" if needed else ""
-    moved = cell.get("moved") or {}
-    evidence += "".join(
-        f"; {tier}: {_mib(found['in_bytes'])} in and {_mib(found['out_bytes'])} out"
-        for tier, found in sorted(moved.get("tiers", {}).items(), key=lambda tier: TIERS.index(tier[0]))
-    )
-    if external and moved.get("out_bytes") == 0:
-        return Check("mechanism", FAIL, f"{evidence}: hits were counted and nothing came back")
-    read, asked = counters.get(base.PROMPT_TOKENS), about["prompt_tokens"] * cell["asked"]["prompts"]
-    if read is not None and read != asked:
-        return Check(
-            "mechanism",
-            FAIL,
-            f"prompts of {about['prompt_tokens']} tokens asked for, {asked} in all, {read:.0f} read; {evidence}",
-        )
-    if not tier and external:
-        return Check("mechanism", FAIL, f"{evidence}: this arm has no tier below the device")
-    if needed is None or not capacity or needed <= FITS * capacity:
-        good = hits + external >= CHUNKS * expected and hits + external <= expected if tier else hits == expected
-        return Check("mechanism", PASS if good else FAIL, evidence)
-    if needed < capacity / FITS:
-        return Check(
-            "mechanism",
-            PASS if hits + external <= expected else FAIL,
-            f"{evidence}: as large as the cache, so that what stays is not told beforehand",
-        )
-    evicted = hits < expected
-    good = evicted and (not tier or 0 < external <= expected)
-    return Check("mechanism", PASS if good else FAIL, f"{evidence}; {'evicted' if evicted else 'nothing was evicted'}")
-
-
-def _mib(size_bytes: float | None) -> str:
-    return "unknown" if size_bytes is None else f"{size_bytes / 2**20:,.1f} MiB"
-
-
-def _parallel(cell) -> Check:
-    """As many processes compute as were asked for, and as many of them took part as requests in flight can reach."""
-    about, gpus = cell.get("ranks") or {}, cell["machine"].get("gpus")
-    processes, wanted = about.get("processes", []), about.get("wanted")
-    if not wanted:
-        return Check("mechanism", UNKNOWN, "the server's processes were not looked at")
-    needed = wanted // about["copies"] * min(about["copies"], cell["concurrency"])
-    if gpus is not None:
-        seen = [gpu["mean_utilisation"] for gpu in gpus[:wanted]]
-        needed = min(needed, len(gpus))  # those of other nodes are not seen from here
-        active = (
-            None
-            if None in seen or not cell["machine"]["samples"]
-            else sum(share >= ACTIVE_UTILISATION for share in seen)
-        )
-        evidence = f"GPUs at {', '.join('unknown' if share is None else f'{share:.0f} %' for share in seen)}"
-        evidence += "".join(
-            f"; GPU {index} sent {found['sent'] / 2**30:.2f} GiB over NVLink"
-            for index, found in (about.get("nvlink_bytes") or {}).items()
-        )
-    else:
-        busiest = max((process["cpu_s"] for process in processes), default=0.0)
-        active = sum(process["cpu_s"] >= ACTIVE_SHARE * busiest for process in processes) if busiest else None
-        evidence = ", ".join(
-            f"{process['name'].split('::')[-1]} {process['cpu_s']:.1f} s of processor" for process in processes
-        )
-    evidence = (
-        f"{len(processes)} of {wanted} ranks have a process; "
-        f"{'unknown' if active is None else active} active, {needed} needed ({evidence or 'none'})"
-    )
-    if processes and len(processes) != wanted or active is not None and active < needed:
-        return Check("mechanism", FAIL, evidence)
-    return Check("mechanism", PASS if processes and active is not None else UNKNOWN, evidence)
 
 
 def _steady(cell, requests) -> Check:
@@ -464,13 +350,13 @@ def _after(cell, requests) -> Check:
     )
 
 
-CHECKS: tuple[Callable[[dict, list[dict]], Check], ...] = (
+OF_TRAFFIC: tuple[Callable[[dict, list[dict]], Check], ...] = (
     _requests,
     _attainment,
     _input_tokens,
     _identity_of_server,
-    _cold,
-    _mechanism,
+)
+OF_FIGURES: tuple[Callable[[dict, list[dict]], Check], ...] = (
     _text,
     _records,
     _steady,

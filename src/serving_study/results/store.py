@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,16 +301,18 @@ class Store:
             return max(zip(cells.columns["at"], cells.runs, strict=True))[1]
         return next((run.name for run in reversed(self.runs()) if run.start_files()), None)
 
-    def certify(self) -> int:
-        """Judge every stored cell again by the checks as they are now; returns how many verdicts changed."""
+    def certify(self, judge: Callable[[dict, list[dict]], dict]) -> int:
+        """Judge every stored cell again by the checks as they are now (`measure.mechanisms.certify`); returns how many
+        verdicts changed.
+        """
         changed = 0
         for run in self.runs():
             for file in run.cell_files():
                 cell = read_cell(file)
-                found = certificates.certify(cell, requests_of(file))
-                if found != cell.get("certificate"):
-                    changed += found["verdict"] != (cell.get("certificate") or {}).get("verdict")
-                    files.write(file, files.read(file) | {"certificate": found})
+                certificate = judge(cell, requests_of(file))
+                if certificate != cell.get("certificate"):
+                    changed += certificate["verdict"] != (cell.get("certificate") or {}).get("verdict")
+                    files.write(file, files.read(file) | {"certificate": certificate})
             self.rebuild(run)
         return changed
 

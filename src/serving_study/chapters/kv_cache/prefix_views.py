@@ -13,6 +13,7 @@ from pandas.io.formats.style import Styler
 
 from ...analysis import drawing, plots, tables, verdicts
 from ...hardware import prices
+from ...measure import mechanisms
 from ...results import certificates, reference, store
 from . import costs
 from .prefixes import (
@@ -79,7 +80,7 @@ def certificate(frame: pandas.DataFrame) -> Styler:
         stored = store.read_cell(cell.file)
         found, telling = (
             stored["certificate"],
-            "mechanism" if stored["technique"] in certificates.REUSING else "cold caches",
+            "mechanism" if mechanisms.of(stored["technique"]).about_cache else "cold caches",
         )
         proof = next(check["evidence"] for check in found["checks"] if check["name"] == telling)
         rows.append(

@@ -1,1 +1,31 @@
-"""One module a mechanism: what is looked at before and after a load, the evidence, the check."""
+"""One module a mechanism, under the name of its arms' technique: what is probed, looked at before and after a load,
+kept as evidence, and checked.
+"""
+
+from ...errors import ParameterError
+from ...results import certificates
+from .cache import Cache
+from .mechanism import Mechanism
+from .parallel import Parallel
+from .speculation import Speculation
+
+MECHANISMS: dict[str, Mechanism] = {
+    "none": Mechanism(),
+    "ngram": Speculation(every_step=False),
+    "draft": Speculation(every_step=True),
+    "parallel": Parallel(),
+    "prefix": Cache(),
+    "offload": Cache(tier=True),
+}
+
+
+def of(technique: str) -> Mechanism:
+    """The mechanism of a technique. Raises ParameterError listing those that there are."""
+    if technique not in MECHANISMS:
+        raise ParameterError("unknown technique", value=technique, allowed=", ".join(MECHANISMS))
+    return MECHANISMS[technique]
+
+
+def certify(cell: dict, requests: list[dict]) -> dict:
+    """A cell's certificate, its mechanism judged by the arm's own."""
+    return certificates.certify(cell, requests, of(cell["technique"]))

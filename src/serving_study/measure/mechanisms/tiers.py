@@ -1,11 +1,8 @@
-"""Tiers below the device's KV cache: whether one gives anything back, before a sweep, and what moved in and out of it,
-for each cell.
+"""Tiers below the device's KV cache: what moved in and out of them in a cell.
 
-`probe` sends one prompt twice; in between, an arm with a tier has its device's cache emptied, so that what is found
-came from below. `look` reads what counts bytes, before a load and after it, and `moved` is the difference. What can
-mislead: only vLLM's own offloading counts bytes; LMCache counts its pieces and tokens, whose size the model settles,
-and files on disk are weighed. Where LMCache runs inside the engine it does not tell which of two tiers a token came
-back from.
+`look` reads what counts bytes, before a load and after it, and `moved` is the difference. What can mislead: only
+vLLM's own offloading counts bytes; LMCache counts its pieces and tokens, whose size the model settles, and files on
+disk are weighed. Where LMCache runs inside the engine it does not tell which of two tiers a token came back from.
 
     >>> moved(arm, before, after, external_tokens=512.0)           # doctest: +SKIP
     {'in_bytes': 23592960, 'out_bytes': 23592960, 'tiers': {'disk': …}, 'counted': 'files weighed; …'}
@@ -15,94 +12,19 @@ import contextlib
 import os
 import stat
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from ... import engines
 from ...engines import base, lmcache, logs
-from ...errors import LoadError, ModelError, ServerError
-from ...loads import Load, prompts
+from ...errors import ModelError
 from ...models import shapes
-from ...servers import client, fleet, metrics
+from ...servers import fleet, metrics
 from ...servers.arm import Arm
 from ...servers.fleet import Fleet
 from ...servers.metrics import Snapshot
 
-TECHNIQUES = {
-    "prefix": "the device",
-    "offload": "the tier below the device",
-}  # where each kind of arm has to find what it computed before
-ATTEMPTS, APART_S = 6, 0.5  # what goes below is on its way when the answer is there already
 SETTLE_S = 5.0
-
-
-def probe(arm: Arm, server: Fleet, loads: tuple[Load, ...]) -> dict:
-    """`probe_device_tokens` and `probe_external_tokens` of a prompt that was sent before; empty for an arm that is not
-    about the cache, or whose prefixes are shorter than a block.
-
-    The prompt is as long as the shortest of the loads that a cache can give anything of, and like none of theirs.
-    Raises ServerError when nothing is found where the arm's technique has to find it: every cell would be of a cache
-    that does nothing."""
-    block = (
-        metrics.block_tokens(metrics.scrape(server.url), engines.get(arm.engine).COUNTERS)
-        if arm.technique in TECHNIQUES
-        else None
-    )
-    sizes = sorted(
-        (load.dataset.shared, load.dataset.own)
-        for load in loads
-        if isinstance(load.dataset, prompts.Exact) and block and load.dataset.reused(block)
-    )
-    if not sizes:
-        return {}
-    [prompt] = prompts.exact(Path(arm.model.folder), [(0, -1)], *sizes[0], f"probe/{prompts.VERSION}")
-    server.fill(prompt, "the probe of the cache")
-    for _ in range(ATTEMPTS):
-        if arm.technique == "offload":
-            _empty_device(server)
-        before = metrics.scrape(server.url)
-        server.fill(prompt, "the probe of the cache")
-        counts = metrics.difference(
-            before, metrics.scrape(server.url), engines.get(arm.engine).COUNTERS, (base.PREFIX_HITS, base.EXTERNAL_HITS)
-        )
-        found = {"probe_device_tokens": counts[base.PREFIX_HITS], "probe_external_tokens": counts[base.EXTERNAL_HITS]}
-        if counts[base.EXTERNAL_HITS if arm.technique == "offload" else base.PREFIX_HITS]:
-            return found
-        time.sleep(APART_S)
-    device, external = (found[name] or 0 for name in found)
-    reason = (
-        f"a prompt of {sum(sizes[0])} tokens, sent {ATTEMPTS + 1} times, was found nowhere in "
-        f"{TECHNIQUES[arm.technique]} ({device:.0f} tokens from the device, {external:.0f} from below, at last)"
-    )
-    raise ServerError(
-        f"{arm.name}: the probe of its cache found nothing",
-        reason=reason,
-        log=server.log,
-        last_lines=logs.tail(server.log),
-    )
-
-
-def _empty_device(server) -> None:
-    """Ask for an empty device cache.
-
-    The answer is not believed (it has been 200 for nothing done): the counters of the next request are.
-    """
-    path = engines.get(server.arm.engine).EMPTY_CACHE
-    try:
-        with client.DIRECT.open(
-            urllib.request.Request(f"{server.url}{path}", b"", {"Connection": "close"}), timeout=30
-        ):
-            pass
-    except (urllib.error.URLError, OSError) as error:
-        server.require_alive(client.LAST_WORDS_S)
-        raise LoadError(
-            "the device's cache cannot be emptied for the probe",
-            value=f"POST {path}: {error}",
-            allowed="an engine that has it",
-            next=f"less {server.log}",
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -117,10 +39,8 @@ class Look:
     stored_tokens: int | None = None
 
 
-def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look | None:
-    """Read them, once the server beside has nothing under way; None for an arm without a tier."""
-    if arm.technique != "offload":
-        return None
+def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look:
+    """Read them, once the server beside has nothing under way."""
     sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
     files = weigh(fleet.scratch(arm)) if arm.scratch else None
     stored = lmcache.stored_tokens(logs.read(server.log)) if lmcache.is_in_process(arm) else None
