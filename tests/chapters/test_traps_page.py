@@ -13,6 +13,7 @@ from serving_study import errors, paths
 from serving_study.chapters import book
 from serving_study.chapters import speculation_plan as speculation
 from serving_study.doctor import checks, machine
+from serving_study.measure.mechanisms import mechanism
 from serving_study.results import certificates
 
 PAGE = re.sub(
@@ -48,7 +49,7 @@ KNOWN = {
     "doctor": set().union(
         *(named_in(module, "Finding", "of_error", "_of_problem", "disk") for module in (checks, machine))
     ),
-    "certificate": named_in(certificates, "Check"),
+    "certificate": named_in(certificates, "Check") | named_in(mechanism, "Check"),
     "start record": {"ok", "failed", "unsupported"},
 }
 OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | set(
@@ -66,7 +67,8 @@ def rows() -> list[list[str]]:
 
 def test_the_names_are_found():
     assert {"memory", "vocabularies", "options of ARM", "disk of the results", "results lock"} <= KNOWN["doctor"]
-    assert len(KNOWN["certificate"]) == len(certificates.CHECKS)
+    # Those of the two lists, the cold caches and the mechanism.
+    assert len(KNOWN["certificate"]) == len(certificates.OF_TRAFFIC) + len(certificates.OF_FIGURES) + 2
 
 
 @pytest.mark.parametrize("kind", KNOWN)
