@@ -47,7 +47,12 @@ def _table(section: Section) -> list[str]:
         )
         for name, field in model.model_fields.items()
     ]
-    heading = [f"## {section.number}: {section.title}", "", "| name | type | allowed | default | meaning |"]
+    heading = [
+        f"## {section.number}: {section.title}",
+        "",
+        "{.parameters}",
+        "| name | type | allowed | default | meaning |",
+    ]
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return [*heading, "| --- | --- | --- | --- | --- |", *lines, ""]
 
