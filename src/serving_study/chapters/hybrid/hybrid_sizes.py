@@ -86,9 +86,9 @@ def table(results: Results) -> pandas.DataFrame:
     `max_concurrency`, `kib_per_token`, the same as `predicted_…`, the tokens' relative `error`, and of a start that was
     refused for its length the GiB that one request would need. What is not there is missing.
     """
-    found = results.store.starts_by_key()
+    starts = results.store.starts_by_key()
     return pandas.DataFrame(
-        [_row(results.plan, arm, found.get(results.plan.arm_key(arm))) for arm in results.plan.arms],
+        [_row(results.plan, arm, starts.get(results.plan.arm_key(arm))) for arm in results.plan.arms],
         columns=list(COLUMNS),
     )
 
@@ -198,11 +198,11 @@ def not_started(frame: pandas.DataFrame) -> Styler:
 
 
 def changes(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """What one setting alone changes: `model`, `change` and what `beside` it is not as usual in words, `kib_per_token`,
-    and that over the server's without the change, measured (`factor`) and `predicted`.
+    """What one setting alone changes: `model`, the `change` and what else is unusual (`beside`) in words,
+    `kib_per_token`, and its ratio to the server's without the change, measured (`factor`) and `predicted`.
 
     The usual setting of a model is its first one of 8,192 tokens, or else its first. A server that differs from it in
-    more than one setting is held against the first that it differs from in one."""
+    more than one setting is compared with the first server that differs from it in one."""
     rows, names = (
         [],
         {
@@ -258,12 +258,12 @@ def spread(frame: pandas.DataFrame, model: str) -> dict[str, float]:
     """`low` and `high` KiB a token of one model's servers, and how many `times` apart they are; NaN without a server
     that came up.
     """
-    found = frame.loc[frame["model"] == model, "kib_per_token"].astype(float)
+    kib_per_token = frame.loc[frame["model"] == model, "kib_per_token"].astype(float)
     return {
-        "low": found.min(),
-        "high": found.max(),
-        "times": found.max() / found.min(),
-        "servers": int(found.notna().sum()),
+        "low": kib_per_token.min(),
+        "high": kib_per_token.max(),
+        "times": kib_per_token.max() / kib_per_token.min(),
+        "servers": int(kib_per_token.notna().sum()),
     }
 
 
@@ -271,13 +271,13 @@ def sentence(frame: pandas.DataFrame) -> str:
     """What the servers of this host say, one sentence a model, or why there is nothing to say."""
     words = []
     for model in dict.fromkeys(frame["model"]):
-        found = spread(frame, model)
-        if found["servers"] > 1:
+        extremes = spread(frame, model)
+        if extremes["servers"] > 1:
             worst = 100 * frame.loc[frame["model"] == model, "error"].astype(float).abs().max()
             met = "to the token" if worst == 0 else f"within {worst:.2f} %" if worst == worst else "for none of them"
             words.append(
-                f"{found['servers']} servers of {model} say from {found['low']:.1f} to {found['high']:.1f} "
-                f"KiB a token and rank, {found['times']:.1f} times apart, and the engine’s rule gives each "
+                f"{extremes['servers']} servers of {model} say from {extremes['low']:.1f} to {extremes['high']:.1f} "
+                f"KiB a token and rank, {extremes['times']:.1f} times apart, and the engine’s rule gives each "
                 f"count of tokens {met}"
             )
     if words:
@@ -293,7 +293,7 @@ def curves(plan: Plan, points: int = 200) -> dict[str, tuple[list[int], list[flo
     """By model: lengths up to the longest asked for, the rule's KiB a token of one rank at each with the usual setting,
     and that of the full layers alone.
     """
-    found = {}
+    curves_by_model = {}
     for model in dict.fromkeys(arm.model.name for arm in plan.arms):
         same = [arm for arm in plan.arms if arm.model.name == model]
         usual = next((arm for arm in same if arm.options["max_model_len"] == USUAL_LENGTH), same[0])
@@ -310,8 +310,8 @@ def curves(plan: Plan, points: int = 200) -> dict[str, tuple[list[int], list[flo
             * shape.layer_kinds.count("full")
             / 1024
         )
-        found[model] = (lengths, [blocks.bytes_per_token(length) / 1024 for length in lengths], plain)
-    return found
+        curves_by_model[model] = (lengths, [blocks.bytes_per_token(length) / 1024 for length in lengths], plain)
+    return curves_by_model
 
 
 def against_reference(frame: pandas.DataFrame) -> str:

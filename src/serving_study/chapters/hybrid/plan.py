@@ -157,8 +157,8 @@ def plan(wanted: Hybrid, host: Host, *, dry: bool = False, say: Callable[[str], 
     wanted = wanted.filled({"settings": default_settings(host)})
     environment = plans.environment(host, dry or not wanted.settings, say)
     there = not dry or bool(environment.vllm)
-    found = {name: _model(name, there, say) for name in dict.fromkeys(setting["model"] for setting in wanted.settings)}
-    made = tuple(_arm(USUAL | setting, found[setting["model"]], wanted, host) for setting in wanted.settings)
+    models = {name: _model(name, there, say) for name in dict.fromkeys(setting["model"] for setting in wanted.settings)}
+    made = tuple(_arm(USUAL | setting, models[setting["model"]], wanted, host) for setting in wanted.settings)
     notes = ["random weights: memory is as it would be with real ones, text is not"] if made else []
     return Plan(
         SECTION,

@@ -103,23 +103,23 @@ def measured(root: Path | None = None) -> pandas.DataFrame:
     rows = []
     for section in SECTIONS:
         figures = reference.load(section).query("metric == @TOTAL")
-        for (host, model, arm), mine in figures.groupby(["host", "model", "arm"], sort=False):
-            best = mine.loc[mine["value"].idxmax()]
+        for (host, model, arm), arm_figures in figures.groupby(["host", "model", "arm"], sort=False):
+            best = arm_figures.loc[arm_figures["value"].idxmax()]
             rows.append(_row(host, f"{host}, reference", section, model, arm, int(best["concurrency"]), best["value"]))
     root = root or paths.RESULTS_PUBLISHED
     for section in SECTIONS:
         for host in filter(price_of, store.measured_hosts(section, root)):
             frame = comparisons.usable(store.Store(host, section, root).newest())
             frame = comparisons.without_repeats(frame)
-            for arm, mine in frame.groupby("arm", sort=False):
-                means = mine.groupby("concurrency")[[TOTAL, "output_throughput", "request_throughput"]].mean()
+            for arm, arm_cells in frame.groupby("arm", sort=False):
+                means = arm_cells.groupby("concurrency")[[TOTAL, "output_throughput", "request_throughput"]].mean()
                 best = means.loc[means[TOTAL].idxmax()]
                 rows.append(
                     _row(
                         host,
-                        tables.labels(mine),
+                        tables.labels(arm_cells),
                         section,
-                        _model(mine),
+                        _model(arm_cells),
                         arm,
                         int(best.name),
                         best[TOTAL],

@@ -298,7 +298,7 @@ def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[
         for share in wanted.shares
     ]
     shape = shapes.load(model.folder)
-    about = (
+    cache_tokens = (
         wanted.tier_blocks * (128 if not host.gpus else 16)
         if wanted.tier_blocks
         else int(wanted.tier_cache_gib * hosts.GIB / shape.kv_bytes_per_token())
@@ -308,7 +308,9 @@ def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[
         (length, times) for times in above for length in wanted.break_even_lengths
     ]
     tiered = [
-        load(WorkingSet(length, wanted.own_tokens, times, wanted.rounds, about_tokens=about), 1, wanted.rounds, 1)
+        load(
+            WorkingSet(length, wanted.own_tokens, times, wanted.rounds, about_tokens=cache_tokens), 1, wanted.rounds, 1
+        )
         for length, times in sets
     ]
     return shared, tiered

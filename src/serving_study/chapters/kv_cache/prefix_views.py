@@ -78,19 +78,19 @@ def certificate(frame: pandas.DataFrame) -> Styler:
     rows = []
     for cell in frame.itertuples():
         stored = store.read_cell(cell.file)
-        found, telling = (
+        cell_certificate, telling = (
             stored["certificate"],
             "mechanism" if mechanisms.of(stored["technique"]).about_cache else "cold caches",
         )
-        proof = next(check["evidence"] for check in found["checks"] if check["name"] == telling)
+        proof = next(check["evidence"] for check in cell_certificate["checks"] if check["name"] == telling)
         rows.append(
             {
                 "arm": cell.arm,
                 "load": cell.load,
                 "repeat": int(cell.repeat),
-                "certificate": tables.badge(found["verdict"]),
+                "certificate": tables.badge(cell_certificate["verdict"]),
                 "found": proof,
-                "evidence": certificates.why(found) or tables.DASH,
+                "evidence": certificates.why(cell_certificate) or tables.DASH,
             }
         )
     return tables.style(pandas.DataFrame(rows), f"Certificates, and what proves the mechanism ({tables.labels(frame)})")

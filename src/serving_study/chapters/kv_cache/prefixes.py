@@ -54,9 +54,9 @@ def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
     rows = []
     for file in frame["file"]:
         cell = store.read_cell(file)
-        about, counters = cell.get("reuse") or {}, cell["counters"]
+        load, counters = cell.get("reuse") or {}, cell["counters"]
         row = {
-            name: about.get(name)
+            name: load.get(name)
             for name in (
                 "kind",
                 "prefix_tokens",
@@ -83,12 +83,12 @@ def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
                 "hit_rate": math.nan if device is None or not read else (device + external) / read,
             }
         )
-    about = pandas.DataFrame(
+    load_columns = pandas.DataFrame(
         rows,
         index=frame.index,
         columns=list(rows[0]) if rows else ["kind", "sequence", "prefix_tokens", "share", "times"],
     )
-    return pandas.concat([frame, about], axis=1)
+    return pandas.concat([frame, load_columns], axis=1)
 
 
 def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -150,7 +150,7 @@ def elsewhere(plan) -> dict[str, pandas.DataFrame]:
     plan has its arms.
     """
     order = {name: place for place, name in enumerate((CACHED, CONTROL, QUANTISED, None, *TIERS))}
-    found = {
+    cells_by_host = {
         host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest()
         for host in tables.other_hosts(plan.section, {plan.host.name})
     }
@@ -158,7 +158,7 @@ def elsewhere(plan) -> dict[str, pandas.DataFrame]:
         host: frame.assign(place=frame["arm"].where(frame["repeat_of"].isna(), None).map(order))
         .sort_values("place", kind="stable", ignore_index=True)
         .drop(columns="place")
-        for host, frame in found.items()
+        for host, frame in cells_by_host.items()
     }
 
 
@@ -276,9 +276,9 @@ def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
     table = _of_one_length(table[table["kind"] == "WorkingSet"])
     sizes = facts(frame)
     sizes = sizes[sizes["prefix_tokens"].isin(table["prefix_tokens"])]
-    for (arm, times, turn), mine in table.groupby(["arm", "times", "round"], sort=False):
+    for (arm, times, turn), round_requests in table.groupby(["arm", "times", "round"], sort=False):
         size = sizes[(sizes["arm"] == arm) & (sizes["times"] == times)].iloc[0]
-        total = mine[list(SOURCES)].astype(float).sum()
+        total = round_requests[list(SOURCES)].astype(float).sum()
         rows.append(
             {
                 "arm": arm,
@@ -286,7 +286,7 @@ def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
                 "round": int(turn),
                 **{name: size[name] for name in ("prefixes", "capacity_tokens", "working_set_tokens")},
                 **(total / total.sum()).to_dict(),
-                "median_ttft_ms": mine["ttft_ms"].median(),
+                "median_ttft_ms": round_requests["ttft_ms"].median(),
             }
         )
     columns = ["arm", "times", "round", "prefixes", "capacity_tokens", "working_set_tokens", *SOURCES, "median_ttft_ms"]
@@ -304,11 +304,11 @@ def by_source(frame: pandas.DataFrame) -> pandas.DataFrame:
         {
             "arm": arm,
             "source": source,
-            "requests": len(mine),
-            "ttft_ms": mine["ttft_ms"].median(),
-            "against_recompute": computed / mine["ttft_ms"].median(),
+            "requests": len(source_requests),
+            "ttft_ms": source_requests["ttft_ms"].median(),
+            "against_recompute": computed / source_requests["ttft_ms"].median(),
         }
-        for (arm, source), mine in table.groupby(["arm", "source"], sort=False)
+        for (arm, source), source_requests in table.groupby(["arm", "source"], sort=False)
     ]
     return pandas.DataFrame(rows, columns=["arm", "source", "requests", "ttft_ms", "against_recompute"])
 
@@ -324,9 +324,11 @@ def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
         table[(table["arm"] == DEVICE) & (table["source"] == "recompute")].groupby("prefix_tokens")["ttft_ms"].median()
     )
     rows = []
-    for (arm, length), mine in table[table["source"] == "external"].groupby(["arm", "prefix_tokens"], sort=False):
+    for (arm, length), tier_requests in table[table["source"] == "external"].groupby(
+        ["arm", "prefix_tokens"], sort=False
+    ):
         if length in computed:
-            restored = mine["ttft_ms"].median()
+            restored = tier_requests["ttft_ms"].median()
             rows.append(
                 {
                     "arm": arm,
@@ -410,32 +412,31 @@ def read_from(frame: pandas.DataFrame) -> dict[str, str]:
         key = frame.loc[frame["file"] == file, "arm"].iloc[0], file.parents[3]
         wrote[key] = wrote.get(key, 0) + (moved["tiers"]["disk"]["in_bytes"] or 0)
         free[key] = files.read(file.parents[3] / "run.json")["host"].get("free_memory_gib")
-    found = {}
+    sources = {}
     for (arm, run), written in wrote.items():
         room = free[arm, run]
         fits = room is not None and written / 2**30 < room
         told = f"{written / 2**30:.1f} GiB written, {room:.0f} GiB of memory free" if room else "memory not told"
-        found.setdefault(arm, f"{'page cache' if fits else 'disk, in part page cache'} ({told})")
-    return found
+        sources.setdefault(arm, f"{'page cache' if fits else 'disk, in part page cache'} ({told})")
+    return sources
 
 
 def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row an arm of `by_length` with two lengths or more: from which length on its tier is quicker than computing,
-    at all lengths from there on.
+    """One row an arm of `by_length` with two lengths or more: the length from which on its tier is always quicker than
+    computing.
 
-    `measured` is the length (tokens) at which the straight lines between the measured points cross for the last time,
-    missing where they do not; `at_most` and `above` then say on which side of all lengths it lies: the shortest length,
-    since all pay, or the longest, which does not. `gb_s` is the rate at which bytes came back: those that the longest
-    prefix has more than the shortest over the time that it took more (10⁹ bytes a second), `link_gb_s` what the link
-    carries by the host's tables. `predicted` is `reuse.break_even_tokens` without any cost but the bytes'. Both are
-    missing where the link is not known."""
+    `measured` is that length (tokens): where straight lines between the measured points cross for the last time. Where
+    they do not it is missing: `at_most` is then the shortest length, if all pay, or `above` the longest, if it does
+    not. `gb_s` is the rate at which bytes came back (10⁹ a second), from the differences in bytes and time between the
+    longest and the shortest prefix. `link_gb_s` is what the link carries by the host's tables, and `predicted` is
+    `reuse.break_even_tokens` with the bytes as the only cost; both are missing where the link is not known."""
     rows = []
-    for arm, mine in by_length(frame).groupby("arm", sort=False):
-        if len(mine) < 2:
+    for arm, arm_medians in by_length(frame).groupby("arm", sort=False):
+        if len(arm_medians) < 2:
             continue
         lengths, saved = (
-            mine["prefix_tokens"].to_numpy(float),
-            (mine["computed_ms"] - mine["restored_ms"]).to_numpy(float),
+            arm_medians["prefix_tokens"].to_numpy(float),
+            (arm_medians["computed_ms"] - arm_medians["restored_ms"]).to_numpy(float),
         )
         losing = np.flatnonzero(saved <= 0)  # a tier pays from where it never loses again
         crossing = at_most = above = math.nan
@@ -446,7 +447,7 @@ def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
         else:
             crossing = float(np.interp(0.0, saved[last : last + 2], lengths[last : last + 2]))
         each, link, predicted = _bytes_and_prediction(frame[frame["arm"] == arm])
-        took_s = (mine["restored_ms"].iloc[-1] - mine["restored_ms"].iloc[0]) / 1000
+        took_s = (arm_medians["restored_ms"].iloc[-1] - arm_medians["restored_ms"].iloc[0]) / 1000
         rows.append(
             {
                 "arm": arm,
@@ -504,9 +505,9 @@ def moved(frame: pandas.DataFrame, plan=None) -> pandas.DataFrame:
                 "tiers": {"": {"in_bytes": None, "out_bytes": None if each is None else each * cell.external_tokens}},
                 "counted": "tokens given back by the engine",
             }
-        for tier, found in told["tiers"].items():
+        for tier, tier_bytes in told["tiers"].items():
             mib = {
-                f"{way}_mib": math.nan if found[f"{way}_bytes"] is None else found[f"{way}_bytes"] / 2**20
+                f"{way}_mib": math.nan if tier_bytes[f"{way}_bytes"] is None else tier_bytes[f"{way}_bytes"] / 2**20
                 for way in ("in", "out")
             }
             rows.append({"arm": cell.arm, "times": cell.times, "tier": tier, **mib, "counted": told["counted"]})
@@ -529,12 +530,12 @@ def predicted(plan) -> pandas.DataFrame:
     try:
         host, shape = ceilings.of_host(plan.host.profile), shapes.load(plan.arms[0].model.folder)
         on, link = reuse.machine(host), reuse.links(host)
-        found = reuse.prefix(shape, on, shared=parameters["sequence_prefix"], own=parameters["own_tokens"])
+        prediction = reuse.prefix(shape, on, shared=parameters["sequence_prefix"], own=parameters["own_tokens"])
         rows = [
-            ("cold_ms", 1000 * found.cold_s),
-            ("warm_ms", 1000 * found.warm_s),
-            ("gain", found.gain),
-            ("cached_tokens", found.cached_tokens),
+            ("cold_ms", 1000 * prediction.cold_s),
+            ("warm_ms", 1000 * prediction.warm_s),
+            ("gain", prediction.gain),
+            ("cached_tokens", prediction.cached_tokens),
         ]
         for tier in ("cpu", "nvme"):
             if tier in link:

@@ -133,16 +133,16 @@ def default_arms(host: Host) -> list[dict]:
 
 def model_names(wanted: Parallelism, host: Host) -> list[str]:
     """The models that a plan with these parameters is made of."""
-    return list(dict.fromkeys(about["model"] for about in wanted.arms or default_arms(host)))
+    return list(dict.fromkeys(setting["model"] for setting in wanted.arms or default_arms(host)))
 
 
 def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[str], None] = print) -> Plan:
     """What section 5 measures on `host` with these parameters."""
     wanted = wanted.filled((GPU if host.gpus else CPU) | {"arms": default_arms(host)})
     environment = plans.environment(host, dry, say)
-    found, notes = _models(wanted, None if dry and not environment.vllm else environment, say)
+    models, notes = _models(wanted, None if dry and not environment.vllm else environment, say)
     ranks = _most_ranks(wanted, host)
-    made = [_arm(about, found[about["model"]], wanted, host, environment, ranks) for about in wanted.arms]
+    made = [_arm(setting, models[setting["model"]], wanted, host, environment, ranks) for setting in wanted.arms]
     first = next((arm for arm in made if not arm.unsupported), None) if wanted.control else None
     made += [again(first)] if first else []
     loads = plans.loads(wanted, host, environment, dry, say)
@@ -160,25 +160,25 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
     )
 
 
-def name_of(about: dict) -> str:
+def name_of(setting: dict) -> str:
     """`7b-tp2`, `14b-tp2-pp2`, `7b-dp2`, `moe-a2.7b-tp2-ep`, `7b-replicas2`: model, then what is more than one."""
-    parts = [f"{key}{about[key]}" for key in ("tp", "pp", "dp") if about.get(key, 1) > 1] + (
-        ["ep"] if about.get("ep") else []
+    parts = [f"{key}{setting[key]}" for key in ("tp", "pp", "dp") if setting.get(key, 1) > 1] + (
+        ["ep"] if setting.get("ep") else []
     )
-    parts += [f"replicas{about['replicas']}"] if about.get("replicas", 1) > 1 else []
-    limit = [limit] if (limit := distinction_of(about)) else []
+    parts += [f"replicas{setting['replicas']}"] if setting.get("replicas", 1) > 1 else []
+    limit = [limit] if (limit := distinction_of(setting)) else []
     return "-".join(
-        [checkpoints.short(about["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit]
+        [checkpoints.short(setting["model"]), *(parts if parts and parts != ["ep"] else ["tp1", *parts]), *limit]
     )
 
 
-def distinction_of(about: dict) -> str | None:
+def distinction_of(setting: dict) -> str | None:
     """`memory-0.15`: the limit by which an arm differs from another of the same split."""
-    return f"memory-{about['gpu_memory_utilization']:g}" if "gpu_memory_utilization" in about else None
+    return f"memory-{setting['gpu_memory_utilization']:g}" if "gpu_memory_utilization" in setting else None
 
 
-def ranks_of(about: dict) -> int:
-    return about.get("tp", 1) * about.get("pp", 1) * about.get("dp", 1) * about.get("replicas", 1)
+def ranks_of(setting: dict) -> int:
+    return setting.get("tp", 1) * setting.get("pp", 1) * setting.get("dp", 1) * setting.get("replicas", 1)
 
 
 def _most_ranks(wanted: Parallelism, host: Host) -> int:
@@ -186,51 +186,51 @@ def _most_ranks(wanted: Parallelism, host: Host) -> int:
     return max((ranks for ranks in map(ranks_of, wanted.arms) if ranks <= host.cpus), default=1)
 
 
-def _arm(about: dict, model: Model, wanted: Parallelism, host: Host, environment: Environment, ranks: int) -> Arm:
+def _arm(setting: dict, model: Model, wanted: Parallelism, host: Host, environment: Environment, ranks: int) -> Arm:
     options, variables = plans.options(wanted, host), plans.variables(wanted, host)
     options |= {
-        name: about[key]
+        name: setting[key]
         for key, name in (
             ("tp", "tensor_parallel_size"),
             ("pp", "pipeline_parallel_size"),
             ("dp", "data_parallel_size"),
         )
-        if about.get(key, 1) > 1
+        if setting.get(key, 1) > 1
     }
-    if about.get("ep"):
+    if setting.get("ep"):
         options["enable_expert_parallel"] = True
-    if host.gpus and "gpu_memory_utilization" in about:
-        options["gpu_memory_utilization"] = about["gpu_memory_utilization"]
+    if host.gpus and "gpu_memory_utilization" in setting:
+        options["gpu_memory_utilization"] = setting["gpu_memory_utilization"]
     if wanted.nodes > 1:
         options |= {"distributed_executor_backend": "ray"}
-    if wanted.nodes > 1 and about.get("dp", 1) > 1:
+    if wanted.nodes > 1 and setting.get("dp", 1) > 1:
         options["data_parallel_backend"] = "ray"
-        if not (fits := len(host.gpus) // (about.get("tp", 1) * about.get("pp", 1))):
+        if not (fits := len(host.gpus) // (setting.get("tp", 1) * setting.get("pp", 1))):
             variables["VLLM_RAY_DP_PACK_STRATEGY"] = (
                 "span"  # a copy on several nodes, which the engine allows only when told
             )
-        elif fits < about["dp"]:
+        elif fits < setting["dp"]:
             options["data_parallel_size_local"] = fits  # else the engine wants all copies on the first node
     if not host.gpus:
-        variables |= {"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(ranks_of(about), ranks)}
-        if about.get("pp", 1) > 1:
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(ranks_of(setting), ranks)}
+        if setting.get("pp", 1) > 1:
             options.pop(
                 "enforce_eager", None
             )  # an eager pipeline passes its health check and dies at the first request on this build
     arm = Arm.of(
-        name_of(about),
+        name_of(setting),
         model,
         options=options,
         environment=variables,
-        gpus=ranks_of(about) if host.gpus else 0,
-        replicas=about.get("replicas", 1),
+        gpus=ranks_of(setting) if host.gpus else 0,
+        replicas=setting.get("replicas", 1),
         technique="parallel",
-        distinction=distinction_of(about),
+        distinction=distinction_of(setting),
     )
-    return arm.variant(unsupported=_unsupported(arm, about, wanted, host, environment))
+    return arm.variant(unsupported=_unsupported(arm, setting, wanted, host, environment))
 
 
-def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environment: Environment) -> str | None:
+def _unsupported(arm: Arm, setting: dict, wanted: Parallelism, host: Host, environment: Environment) -> str | None:
     """Why this host, or this model, cannot have the arm; None where nothing speaks against it before its start."""
     places = (len(host.gpus) or host.cpus) * wanted.nodes
     if arm.ranks > places:
@@ -246,8 +246,8 @@ def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environ
         return "needs Ray to reach other nodes, which is not installed beside the engine"
     if wanted.nodes > 1 and arm.replicas > 1:
         return "replicas stay on one node; data parallelism spans several"
-    config, tp = arm.model.config, about.get("tp", 1)
-    if about.get("ep") and not any(
+    config, tp = arm.model.config, setting.get("tp", 1)
+    if setting.get("ep") and not any(
         config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")
     ):
         return "expert parallelism needs experts, and this model is dense"
@@ -255,22 +255,22 @@ def _unsupported(arm: Arm, about: dict, wanted: Parallelism, host: Host, environ
     heads = int(heads[2]) if heads else config.get("num_attention_heads", tp)
     if heads % tp:
         return f"{heads} attention heads do not divide by tensor parallel size {tp}"
-    if about.get("pp", 1) > config.get("num_hidden_layers", 1):
-        return f"{config.get('num_hidden_layers')} layers cannot be cut into {about['pp']} stages"
+    if setting.get("pp", 1) > config.get("num_hidden_layers", 1):
+        return f"{config.get('num_hidden_layers')} layers cannot be cut into {setting['pp']} stages"
     return None
 
 
 def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[dict[str, Model], list[str]]:
     """Each model of the arms by its name, and notes for the plan."""
-    names = list(dict.fromkeys(about["model"] for about in wanted.arms))
+    names = list(dict.fromkeys(setting["model"] for setting in wanted.arms))
     if environment is None:
         return {name: checkpoints.planned(name) or checkpoints.resolve(name, say=say) for name in names}, [
             "the engine's environment is not installed yet: nothing counts as measured"
         ]
-    found = {
+    models = {
         name: checkpoints.resolve(name, environment=environment, weights=wanted.weights, say=say) for name in names
     }
-    random = [name for name, model in found.items() if model.weights == "random"]
+    random = [name for name, model in models.items() if model.weights == "random"]
     if random and wanted.weights == "real":
         raise ParameterError(
             "real weights were asked for and are not within reach",
@@ -278,4 +278,4 @@ def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[
             allowed="weights = 'auto' or 'random', or models that can be fetched",
             next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
         )
-    return found, plans.random_notes(found.values(), "text is not")
+    return models, plans.random_notes(models.values(), "text is not")

@@ -17,9 +17,9 @@ from ...theory import predictions
 from . import splits
 
 
-def memory(found: list[dict], label: str) -> Styler:
+def memory(start_records: list[dict], label: str) -> Styler:
     """The table of `starts`."""
-    frame = splits.starts(found)
+    frame = splits.starts(start_records)
     frame = frame[[name for name in frame if name in ("arm", "outcome") or frame[name].notna().any()]]
     names = {
         "weights_gib": "weights a rank (GiB)",
@@ -104,18 +104,18 @@ def reference_memory(host: str) -> Styler:
 def throughput(frame: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Styler:
     """Arms down, concurrencies across: the mean, and in brackets the multiple of the arm with the fewest GPUs."""
     rows, arms = [], splits.by_arm(frame)
-    for _, mine in splits.groups(frame).items():
+    for _, model_cells in splits.groups(frame).items():
         first, means = (
-            splits.baseline(mine),
-            comparisons.summary(mine, metric).set_index(["arm", "concurrency"])["mean"],
+            splits.baseline(model_cells),
+            comparisons.summary(model_cells, metric).set_index(["arm", "concurrency"])["mean"],
         )
-        against = comparisons.compare(mine, metric, first).set_index(["arm", "concurrency"])
-        for arm in dict.fromkeys(mine["arm"]):
+        against = comparisons.compare(model_cells, metric, first).set_index(["arm", "concurrency"])
+        for arm in dict.fromkeys(model_cells["arm"]):
             row = {"arm": arm, "GPUs": arms[arm].gpus}
             for concurrency in sorted(frame["concurrency"].unique()):
                 value = means.get((arm, concurrency), math.nan)
                 row[str(concurrency)] = (
-                    tables._withheld(mine, arm, concurrency)
+                    tables._withheld(model_cells, arm, concurrency)
                     if math.isnan(value)
                     else f"{value:,.1f}{tables._multiple(against, arm, concurrency)}"
                 )
@@ -148,37 +148,37 @@ def latencies(frame: pandas.DataFrame, metric: str, parts: tuple[str, ...] = ("m
 
 def pipelines(frame: pandas.DataFrame) -> Styler:
     """The table of `pairs`."""
-    found = splits.pairs(frame)
+    ratios = splits.pairs(frame)
     return tables.style(
-        found.rename(columns={"GPUs": splits.places(frame)}),
+        ratios.rename(columns={"GPUs": splits.places(frame)}),
         f"A pipeline over tensor parallelism, at equal {splits.places(frame)}: ratios ({tables.labels(frame)})",
-        {name: "{:.2f}×" for name in ("throughput", "TPOT", "TTFT p99") if name in found},
+        {name: "{:.2f}×" for name in ("throughput", "TPOT", "TTFT p99") if name in ratios},
     )
 
 
 def resources(frame: pandas.DataFrame, places: int | None = None, metric: str = splits.THROUGHPUT) -> Styler:
     """The table of `accounts`, each model at its lowest and highest concurrency."""
-    found = splits.accounts(frame, places, metric)
-    found = found[found["concurrency"].isin([found["concurrency"].min(), found["concurrency"].max()])].sort_values(
-        ["concurrency", "model"], kind="stable"
-    )
+    accounts = splits.accounts(frame, places, metric)
+    accounts = accounts[
+        accounts["concurrency"].isin([accounts["concurrency"].min(), accounts["concurrency"].max()])
+    ].sort_values(["concurrency", "model"], kind="stable")
     price = splits.usd_per_gpu_hour(frame["host"].iloc[0].split(",")[0])
-    about = f"; {price[0]:.2f} USD a GPU and hour, a share of {price[1]}" if price else ""
+    price_note = f"; {price[0]:.2f} USD a GPU and hour, a share of {price[1]}" if price else ""
     name = tables.METRIC_NAMES.get(metric, metric)
     formats = {name: "{:,.1f}", "a used one": "{:,.1f}", "a paid one": "{:,.1f}", "USD a million tokens": "{:.2f}"}
-    shown = found.rename(columns={metric: name}).drop(columns="model")
+    shown = accounts.rename(columns={metric: name}).drop(columns="model")
     return tables.style(
         shown,
         f"Equal resources: throughput of each of the {splits.places(frame)}, idle ones counted "
-        f"({tables.labels(frame)}{about})",
+        f"({tables.labels(frame)}{price_note})",
         {column: look for column, look in formats.items() if column in shown},
     )
 
 
 def predictions_table(cells: pandas.DataFrame) -> Styler:
     """The table of `predicted`."""
-    found = splits.predicted(cells)
-    shown = found.rename(
+    predicted = splits.predicted(cells)
+    shown = predicted.rename(
         columns={
             "tpot_ms": "TPOT predicted (ms)",
             "measured_tpot_ms": "measured (ms)",
@@ -186,10 +186,10 @@ def predictions_table(cells: pandas.DataFrame) -> Styler:
             "measured_output_throughput": "measured (tok/s)",
         }
     )
-    about = predictions.basis(cells["host"].iloc[0]) if len(found) else "no ceilings are known for this host"
+    basis = predictions.basis(cells["host"].iloc[0]) if len(predicted) else "no ceilings are known for this host"
     return tables.style(
         shown,
-        f"Prediction beside measurement ({tables.labels(cells)}; {about})",
+        f"Prediction beside measurement ({tables.labels(cells)}; {basis})",
         {name: "{:,.1f}" for name in shown if name.endswith(")")},
     )
 
@@ -202,9 +202,9 @@ def compared(cells: pandas.DataFrame, metric: str = "total_token_throughput") ->
     frames, rows = [cells, *splits.others(cells), splits.of_reference()], []
     columns = sorted({int(value) for frame in frames for value in frame["concurrency"]})
     for frame in frames:
-        found = splits.efficiency(frame, metric)
-        for (name, arm), mine in found.groupby(["model", "arm"], sort=False):
-            ratios = mine.set_index("concurrency")["multiple"]
+        multiples = splits.efficiency(frame, metric)
+        for (name, arm), arm_multiples in multiples.groupby(["model", "arm"], sort=False):
+            ratios = arm_multiples.set_index("concurrency")["multiple"]
             rows.append(
                 {
                     "host": frame["host"].iloc[0],
@@ -226,12 +226,12 @@ def verdicts_table(cells: pandas.DataFrame, tolerance: float = verdicts.TOLERANC
     as baseline: ratios, and why not.
     """
     own = verdicts.of_files(cells["host"].iloc[0], list(cells["file"]))
-    found = [
+    published = [
         verdicts.of_files(name, list(store.Store(name, splits.SECTION, paths.RESULTS_PUBLISHED).newest()["file"]))
         for name in tables.other_hosts(splits.SECTION, set(cells["host"]))
     ]
     rows = []
-    for other in [*found, verdicts.study("reference/a10gx4", splits.SECTION)]:
+    for other in [*published, verdicts.study("reference/a10gx4", splits.SECTION)]:
         table = splits.verdicts_by_model(own, other, tolerance=tolerance)
         ratios = table[table["kind"] == "ratio"]
         counts = {
@@ -252,14 +252,14 @@ def verdicts_table(cells: pandas.DataFrame, tolerance: float = verdicts.TOLERANC
                 "found": "<br>".join(dict.fromkeys(reasons)) or "no arm pair in common",
             }
         )
-    names = [own.name, *(other.name for other in found)]
+    names = [own.name, *(other.name for other in published)]
     said = "; ".join([tables.labels(cells), *tables.machines(names, splits.SECTION)])
     return tables.style(pandas.DataFrame(rows), f"Do the ratios reproduce? ({said})")
 
 
-def links_table(found: dict, label: str) -> Styler:
+def links_table(link_record: dict, label: str) -> Styler:
     """Measured copies and all-reduces by message size: microseconds and GB/s."""
-    shown = links.rates(found).rename(
+    shown = links.rates(link_record).rename(
         columns={"name": "what", "bytes": "message (KiB)", "us": "one call (µs)", "gb_s": "GB/s"}
     )
     shown["message (KiB)"] /= 1024
@@ -270,20 +270,21 @@ def links_table(found: dict, label: str) -> Styler:
     )
 
 
-def matrix(found: dict, label: str) -> Styler:
+def matrix(link_record: dict, label: str) -> Styler:
     """Each pair of GPUs: its link, and what the largest copy makes of it each way, GB/s.
 
     The caption says which EFA interfaces lead to other hosts.
     """
     copies = (
         pandas.DataFrame(
-            [row for row in found.get("measured", []) if row["name"] == "GPU to GPU"], columns=["link", "bytes", "gb_s"]
+            [row for row in link_record.get("measured", []) if row["name"] == "GPU to GPU"],
+            columns=["link", "bytes", "gb_s"],
         )
         .sort_values("bytes")
         .drop_duplicates("link", keep="last")
         .set_index("link")["gb_s"]
     )
-    plugged = (found.get("topology") or {}).get("pairs", {})
+    plugged = (link_record.get("topology") or {}).get("pairs", {})
     names = dict.fromkeys([*plugged, *("-".join(sorted(pair.split(" to "))) for pair in copies.index)])
     rows = [
         {
@@ -296,7 +297,7 @@ def matrix(found: dict, label: str) -> Styler:
     ]
     return tables.style(
         pandas.DataFrame(rows, columns=["pair", "link", "there (GB/s)", "back (GB/s)"]),
-        f"Pairs of GPUs ({label}{'' if rows else ': none'}; {links.efa(found)})",
+        f"Pairs of GPUs ({label}{'' if rows else ': none'}; {links.efa(link_record)})",
         {name: "{:,.1f}" for name in ("there (GB/s)", "back (GB/s)")},
     )
 
@@ -334,9 +335,9 @@ def scaling(*frames: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Figur
     return grid.figure
 
 
-def bandwidths(found: dict, label: str) -> Figure:
+def bandwidths(link_record: dict, label: str) -> Figure:
     """All-reduce and copy bandwidth over message size."""
-    table = links.rates(found)
+    table = links.rates(link_record)
     grid = drawing.lines(table, "bytes", "gb_s", "name", height=3.4)
     if len(table):
         grid.set(xscale="log", yscale="log")

@@ -137,13 +137,13 @@ def published_records(host: str) -> list[dict]:
     return [start | {"vllm": versions[start["run"]]} for start in known.newest_starts().values()]
 
 
-def starts(found: list[dict]) -> pandas.DataFrame:
+def starts(start_records: list[dict]) -> pandas.DataFrame:
     """One row an arm: `arm`, `outcome`, `weights_gib` (a rank), `kv_cache_tokens` and `max_concurrency` (of all
     copies), `gain` (of KV tokens over the arm with the fewest GPUs), `kv_predicted` (the same tokens by arithmetic),
     `startup_s`, `failure_s`, `reason`.
     """
     rows = []
-    for start in found:
+    for start in start_records:
         columns = old_cells.arm_columns(start)
         split, figures = of(columns), start.get("figures") or {}
         whole = {
@@ -176,15 +176,17 @@ def verdicts_by_model(
     """`reference.verdicts` model by model, each against the arm with the fewest GPUs that both have; a column more,
     `model`.
     """
-    ours, theirs, found = groups(a.frame), groups(b.frame), []
+    ours, theirs, model_verdicts = groups(a.frame), groups(b.frame), []
     for name in [name for name in ours if name in theirs]:
         shared = comparisons.without_repeats(ours[name][ours[name]["arm"].isin(theirs[name]["arm"])])
         if len(shared):
             sides = verdicts.Study(a.name, ours[name]), verdicts.Study(b.name, theirs[name])
-            found.append(verdicts.verdicts(*sides, tolerance=tolerance, baseline=baseline(shared)).assign(model=name))
+            model_verdicts.append(
+                verdicts.verdicts(*sides, tolerance=tolerance, baseline=baseline(shared)).assign(model=name)
+            )
     return (
-        pandas.concat(found, ignore_index=True)
-        if found
+        pandas.concat(model_verdicts, ignore_index=True)
+        if model_verdicts
         else pandas.DataFrame(
             columns=["kind", "metric", "arm", "concurrency", "a", "b", "change", "verdict", "why", "model"]
         )
@@ -226,9 +228,9 @@ def efficiency(frame: pandas.DataFrame, metric: str = THROUGHPUT) -> pandas.Data
     `high`, and `efficiency` = multiple / gpus.
     """
     columns, parts = ["model", "arm", "gpus", "concurrency", "multiple", "low", "high", "efficiency"], []
-    for name, mine in groups(frame).items():
-        first, gpus = baseline(mine), {arm: split.gpus for arm, split in by_arm(mine).items()}
-        table = comparisons.without_repeats(comparisons.compare(mine, metric, first))
+    for name, model_cells in groups(frame).items():
+        first, gpus = baseline(model_cells), {arm: split.gpus for arm, split in by_arm(model_cells).items()}
+        table = comparisons.without_repeats(comparisons.compare(model_cells, metric, first))
         more = table["arm"].map(gpus) / gpus[first]
         parts.append(
             table.assign(model=name, gpus=more, multiple=table["ratio"], efficiency=table["ratio"] / more)[columns]
@@ -328,35 +330,37 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> pandas.DataFrame:
-    """What `plots.beside` draws: by split, multiples of the model's arm with one GPU, predicted, of the reference study
-    and measured here.
+    """What `plots.beside` draws: multiples of the model's arm with one GPU by split: predicted, measured here and the
+    reference study's.
 
     The prediction is for this host where its ceilings are known, else for the reference study's; the model that is
     measured again stands for the host."""
     theirs = predictions.beside(SECTION, "a10gx4", metric)
     published = by_arm(old_cells.with_arm_columns(theirs))
     theirs = theirs[[published[arm].group == "7b" for arm in theirs["arm"]]].assign(host="a10gx4, 7b")
-    mine = first_model(cells) if len(cells) else cells
-    rows, first, arms = [], baseline(mine) if len(mine) else "", by_arm(mine)
+    model_cells = first_model(cells) if len(cells) else cells
+    rows, first, arms = [], baseline(model_cells) if len(model_cells) else "", by_arm(model_cells)
     if first and arms[first].gpus == 1:
-        about = {"host": f"{cells['host'].iloc[0]}, {arms[first].group}"}
+        host_columns = {"host": f"{cells['host'].iloc[0]}, {arms[first].group}"}
         measured, expected = (
-            efficiency(mine, metric),
-            predicted(mine).drop_duplicates(["arm", "concurrency"]).set_index(["arm", "concurrency"])[THROUGHPUT],
+            efficiency(model_cells, metric),
+            predicted(model_cells)
+            .drop_duplicates(["arm", "concurrency"])
+            .set_index(["arm", "concurrency"])[THROUGHPUT],
         )
         rows += [
-            about
+            host_columns
             | {
                 "arm": row.arm,
                 "concurrency": int(row.concurrency),
                 "source": "measured",
                 "value": row.multiple,
-                "labels": comparisons.kinds(mine[mine["arm"] == row.arm]),
+                "labels": comparisons.kinds(model_cells[model_cells["arm"] == row.arm]),
             }
             for row in measured.itertuples()
         ]
         rows += [
-            about
+            host_columns
             | {
                 "arm": arm,
                 "concurrency": concurrency,
@@ -394,12 +398,12 @@ def kv_tokens(start: dict) -> float:
     try:
         gpu, model = ceilings.of_host(start["host"]).gpu, shapes.load(MODELS[split.group])
         numbers = {name: float(value) if name == "utilization" else int(value) for name, value in given.items()}
-        found = capacity.predict(
+        prediction = capacity.predict(
             capacity.Server(model, gpu, tp=split.tp, pp=split.pp, version=start.get("vllm") or "0.32", **numbers)
         )
     except (HostError, ModelError, KeyError):
         return math.nan
-    return split.copies * found.tokens if found.starts else math.nan
+    return split.copies * prediction.tokens if prediction.starts else math.nan
 
 
 def figures(cells: pandas.DataFrame) -> dict[str, float]:
@@ -433,14 +437,14 @@ def finding(cells: pandas.DataFrame) -> str:
     concurrency; none inside the noise floor.
     """
     said = []
-    for name, mine in groups(cells).items():
-        gpus = mine["arm"].map({arm: split.gpus for arm, split in by_arm(mine).items()})
+    for name, model_cells in groups(cells).items():
+        gpus = model_cells["arm"].map({arm: split.gpus for arm, split in by_arm(model_cells).items()})
         most = int(gpus.max())
-        largest = mine[gpus == most]
+        largest = model_cells[gpus == most]
         means = comparisons.summary(largest, THROUGHPUT)
         if len(set(means["arm"])) < 2:
             continue
-        floors, values = comparisons.floor(mine, THROUGHPUT), comparisons.by_cell(largest, THROUGHPUT)
+        floors, values = comparisons.floor(model_cells, THROUGHPUT), comparisons.by_cell(largest, THROUGHPUT)
         best = []
         for concurrency in (means["concurrency"].min(), means["concurrency"].max()):
             first, second, *_ = means[means["concurrency"] == concurrency].nlargest(2, "mean").itertuples()
