@@ -126,7 +126,7 @@ def check(html: Path) -> None:
     """
     folder = html if html.is_dir() else html.parent
     checkouts = _spellings(paths.ROOT, folder.parent.parent)
-    found: list[str] = []
+    faults: list[str] = []
     pages = sorted(page for page in folder.rglob("*.html") if "_static" not in page.relative_to(folder).parts)
     if not pages:
         raise BookError("no page here", value=folder, allowed="the folder of a built book", next="make book")
@@ -134,20 +134,20 @@ def check(html: Path) -> None:
         text, shown = page.read_text(encoding="utf-8"), page.relative_to(folder)
         assets = _Assets()
         assets.feed(text)
-        found += [f"{shown}: loads {url}" for url in assets.outside]
-        found += [f"{shown}: shows an error output"] * assets.errors
+        faults += [f"{shown}: loads {url}" for url in assets.outside]
+        faults += [f"{shown}: shows an error output"] * assets.errors
         twice = [name for name, times in assets.ids.items() if times > 1]
         # A table's cells are named after it: the table says it all.
-        found += [
+        faults += [
             f"{shown}: has the id {name} twice" for name in twice if CELL.sub("", name) not in set(twice) - {name}
         ]
     for file in [*pages, folder / "searchindex.js", *sorted(folder.glob("_sources/**/*.*"))]:
         if file.is_file() and (match := checkouts.search(file.read_text(encoding="utf-8", errors="replace"))):
-            found.append(f"{file.relative_to(folder)}: contains the absolute path {match.group()}")
-    if found:
+            faults.append(f"{file.relative_to(folder)}: contains the absolute path {match.group()}")
+    if faults:
         raise BookError(
             "built book is not fit to publish",
-            value="".join(f"\n    | {line}" for line in found[:40]),
+            value="".join(f"\n    | {line}" for line in faults[:40]),
             allowed="no error output, no absolute path of the checkout, no outside script, style, image or frame, and "
             "every id once",
             next="correct the page or notebook named above, then make book",

@@ -84,9 +84,9 @@ def notes(environment: Environment) -> list[str]:
     )
 
 
-def random_notes(found: Iterable[Model], lost: str) -> list[str]:
+def random_notes(models: Iterable[Model], lost: str) -> list[str]:
     """What a plan says of random weights: which models have them, whether as asked, and why not the real ones."""
-    random = [model for model in found if model.weights == "random"]
+    random = [model for model in models if model.weights == "random"]
     because = {model.name: model.random_because for model in random if model.random_because}
     if not random:
         return []
@@ -104,19 +104,19 @@ def data_notes(loads: Iterable[Load]) -> list[str]:
 
 def options(wanted, host: Host) -> dict:
     """The server's options that every section has."""
-    found = {
+    settings = {
         "max_model_len": wanted.max_model_len,
         "max_num_seqs": wanted.max_num_seqs,
         "seed": wanted.seed,
         "enable_prefix_caching": wanted.prefix_caching,
     }
     if host.gpus:
-        found["gpu_memory_utilization"] = wanted.gpu_memory_utilization
+        settings["gpu_memory_utilization"] = wanted.gpu_memory_utilization
     if not host.gpus and not hosts.computes_bf16():
-        found["dtype"] = "float32"
+        settings["dtype"] = "float32"
     if wanted.enforce_eager:
-        found["enforce_eager"] = True
-    return found
+        settings["enforce_eager"] = True
+    return settings
 
 
 def variables(wanted, host: Host) -> dict:

@@ -92,9 +92,10 @@ def _watched(serve, names: list[str] | None):
     async def scrape(url: str, session) -> dict:
         async with session.get(url.split("/v1/")[0] + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
-        found = {name: [line for line in lines if line.split("{")[0].split(" ")[0] == name] for name in names}
+        samples = {name: [line for line in lines if line.split("{")[0].split(" ")[0] == name] for name in names}
         return {
-            name: sum(float(line.rsplit(" ", 1)[1]) for line in rows) if rows else None for name, rows in found.items()
+            name: sum(float(line.rsplit(" ", 1)[1]) for line in rows) if rows else None
+            for name, rows in samples.items()
         }
 
     async def ask(request_func_input, session, *rest, **named):

@@ -29,11 +29,11 @@ REFUSALS = {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError"
 
 def chain(error: BaseException) -> list[BaseException]:
     """The error and what it came of, outermost first."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    errors: list[BaseException] = []
+    while error is not None and error not in errors:
+        errors.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return errors
 
 
 def unreached(error: BaseException) -> str | None:

@@ -79,10 +79,10 @@ def all_reduces(backend: str, rank: int, world: int, meeting: str) -> None:
 
 
 def main() -> None:
-    backend, world, *mine = sys.argv[1:]
-    if mine:
+    backend, world, *rank_arguments = sys.argv[1:]
+    if rank_arguments:
         torch.set_num_threads(1)
-        return all_reduces(backend, int(mine[0]), int(world), mine[1])
+        return all_reduces(backend, int(rank_arguments[0]), int(world), rank_arguments[1])
     if backend == "nccl":
         copies(int(world))
         torch.cuda.empty_cache()

@@ -37,14 +37,14 @@ def timed(call, *devices: torch.device) -> list[float]:
         synchronize(*devices)
         count += 1
     count = max(1, round(count * REPEAT_S / (time.perf_counter() - began)))
-    found = []
+    seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         for _ in range(count):
             call()
         synchronize(*devices)
-        found.append((time.perf_counter() - began) / count)
-    return found
+        seconds.append((time.perf_counter() - began) / count)
+    return seconds
 
 
 def report(name: str, device: str, amount: float, unit: str, call, *devices: torch.device) -> None:

@@ -97,10 +97,10 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
     standing = identity(wanted, target)
     file = work_folder(wanted) / "identity.json"
     if file.is_file() and not wanted.fresh:
-        found = files.read(file)
-        different = [key for key in {**standing, **found} if found.get(key) != standing.get(key)]
+        stored = files.read(file)
+        different = [key for key in {**standing, **stored} if stored.get(key) != standing.get(key)]
         if different:
-            shown = ", ".join(f"{key} {found.get(key)} (now {standing.get(key)})" for key in sorted(different))
+            shown = ", ".join(f"{key} {stored.get(key)} (now {standing.get(key)})" for key in sorted(different))
             raise ModelError(
                 f"a checkpoint of another run stands under the name {wanted.name}",
                 value=shown,

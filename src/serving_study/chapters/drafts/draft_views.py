@@ -161,9 +161,9 @@ def values(trained: Trained, wanted: Distillation, target: Model, served_tokens:
     }
 
 
-def surface(ks, marks: pandas.DataFrame, about: str) -> Figure:
+def surface(ks, marks: pandas.DataFrame, source: str) -> Figure:
     """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour),
-    `alpha`, `cost`, `marker`, `filled`, and `k`, missing for a mark of every panel. `about` says below where they are
+    `alpha`, `cost`, `marker`, `filled`, and `k`, missing for a mark of every panel. `source` says below where they are
     from.
     """
     alphas, highest = np.linspace(0, 0.99, 100), max(0.6, 1.15 * marks["cost"].max())
@@ -188,5 +188,5 @@ def surface(ks, marks: pandas.DataFrame, about: str) -> Figure:
     for label, colour in palette.items():
         grid.axes.flat[0].plot([], [], "o", color=colour, label=label)
     drawing.legend(grid.figure)
-    drawing.caption(grid.figure, about)
+    drawing.caption(grid.figure, source)
     return grid.figure

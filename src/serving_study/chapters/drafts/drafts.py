@@ -62,14 +62,14 @@ class Trained:
     def positions(self) -> pandas.DataFrame:
         """Acceptance by position, rate and tokens a round at temperature 0, one row a k."""
         rows = []
-        for k, found in self.last["rounds"].items():
+        for k, figures in self.last["rounds"].items():
             row = {
                 "k": int(k),
-                "rounds": found["rounds"],
-                "acceptance rate": found["acceptance_rate"],
-                "tokens a round": found["tokens_a_round"],
+                "rounds": figures["rounds"],
+                "acceptance rate": figures["acceptance_rate"],
+                "tokens a round": figures["tokens_a_round"],
             }
-            rows.append(row | {f"position {place + 1}": value for place, value in enumerate(found["by_position"])})
+            rows.append(row | {f"position {place + 1}": value for place, value in enumerate(figures["by_position"])})
         return pandas.DataFrame(rows)
 
 
@@ -122,9 +122,9 @@ def card(wanted: Distillation, target: Model, training: dict, folder: Path) -> s
     ours = target.name == embedded.NAME
     licence = "Apache-2.0, as its target's" if ours else "that of its target"
     by_k = [
-        f"| {k} | {found['acceptance_rate']:.3f} | {found['tokens_a_round']:.2f} | "
-        f"{', '.join(f'{value:.3f}' for value in found['by_position'])} |"
-        for k, found in looks[-1]["rounds"].items()
+        f"| {k} | {figures['acceptance_rate']:.3f} | {figures['tokens_a_round']:.2f} | "
+        f"{', '.join(f'{value:.3f}' for value in figures['by_position'])} |"
+        for k, figures in looks[-1]["rounds"].items()
     ]
     weighs = draft_sizes.size(config)
     return "\n".join(
@@ -187,7 +187,7 @@ def check_tokenizer(target: Model) -> None:
     """
     from tokenizers import Tokenizer
 
-    file, about = target.folder / "tokenizer.json", target.folder / "tokenizer_config.json"
+    file, tokenizer_config = target.folder / "tokenizer.json", target.folder / "tokenizer_config.json"
     if not file.is_file():
         raise ModelError(
             "the target has no tokenizer.json that a student could share",
@@ -212,8 +212,8 @@ def check_tokenizer(target: Model) -> None:
             next="choose another target",
         )
     template = (
-        about.is_file()
-        and "chat_template" in json.loads(about.read_text())
+        tokenizer_config.is_file()
+        and "chat_template" in json.loads(tokenizer_config.read_text())
         or (target.folder / "chat_template.jinja").is_file()
     )
     if not template:

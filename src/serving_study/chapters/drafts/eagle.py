@@ -172,17 +172,17 @@ def memory_gib(head: Head, wanted: Distillation, target: Model) -> float:
     """Memory at the peak of training: states, target, the head with its gradients and moments, and what a batch leaves
     behind.
     """
-    about, own = target.config, config(head, target.config)
+    target_config, own = target.config, config(head, target.config)
     per_token = (
-        (3 + 24 * head.unroll) * about["hidden_size"]
+        (3 + 24 * head.unroll) * target_config["hidden_size"]
         + 4 * head.unroll * head.intermediate
-        + head.unroll * about["num_attention_heads"] * wanted.context * 4
+        + head.unroll * target_config["num_attention_heads"] * wanted.context * 4
     )
-    logits = 8 * BATCH_CHUNK * head.draft_vocabulary + 4 * wanted.context * about["vocab_size"]
+    logits = 8 * BATCH_CHUNK * head.draft_vocabulary + 4 * wanted.context * target_config["vocab_size"]
     return (
         head.memory_gib
         + (
-            4 * draft_sizes.size(about).parameters
+            4 * draft_sizes.size(target_config).parameters
             + 16 * parameters(own)
             + 4 * wanted.batch_tokens * per_token
             + 4 * logits
@@ -213,10 +213,10 @@ def check(head: Head, wanted: Distillation, target: Model, host: hosts.Host) -> 
         )
     file = distillation.work_folder(_named(head, wanted)) / "identity.json"
     if file.is_file() and not wanted.fresh:
-        found, standing = files.read(file), json.loads(json.dumps(identity(head, wanted, target)))
-        different = [key for key in {**standing, **found} if found.get(key) != standing.get(key)]
+        stored, standing = files.read(file), json.loads(json.dumps(identity(head, wanted, target)))
+        different = [key for key in {**standing, **stored} if stored.get(key) != standing.get(key)]
         if different:
-            shown = ", ".join(f"{key} {found.get(key)} (now {standing.get(key)})" for key in sorted(different))
+            shown = ", ".join(f"{key} {stored.get(key)} (now {standing.get(key)})" for key in sorted(different))
             raise ModelError(
                 f"a checkpoint of another run stands under the name {head.name}",
                 value=shown,
@@ -233,14 +233,14 @@ def identity(head: Head, wanted: Distillation, target: Model) -> dict:
 
 def specification(head: Head, wanted: Distillation, target: Model, host: hosts.Host) -> dict:
     """What the engine-side script is told."""
-    about = {
+    common = {
         name: value
         for name, value in distillation.specification(_named(head, wanted), target, host).items()
         if name not in (*OF_STUDENT[1:], "student")
     }
     own = {name: getattr(head, name) for name in ("unroll", "unroll_decay", "states_minutes", "memory_gib")}
     return (
-        about
+        common
         | own
         | {
             "config": config(head, target.config),
@@ -277,26 +277,26 @@ def train(wanted: Distillation, head: Head, *, say: Callable[[str], None] = prin
 def pack(head: Head, wanted: Distillation, target: Model) -> drafts.Trained:
     """A folder that vLLM loads with the method `eagle3`, under `.cache/models/NAME`."""
     work, out = distillation.work_folder(_named(head, wanted)), paths.CACHE / "models" / head.name
-    about = config(head, target.config)
+    head_config = config(head, target.config)
 
     def write(unfinished) -> None:
-        (unfinished / "config.json").write_text(json.dumps(about, indent=2) + "\n")
+        (unfinished / "config.json").write_text(json.dumps(head_config, indent=2) + "\n")
         for name in ("model.safetensors", "training.json"):
             shutil.copy(work / name, unfinished / name)
-        (unfinished / "README.md").write_text(card(head, target, files.read(work / "training.json"), about))
+        (unfinished / "README.md").write_text(card(head, target, files.read(work / "training.json"), head_config))
 
     embedded.whole(out, write)
     return drafts.load(out)
 
 
-def card(head: Head, target: Model, training: dict, about: dict) -> str:
+def card(head: Head, target: Model, training: dict, head_config: dict) -> str:
     """README.md of a packed head."""
     data, looks = training["data"], [entry for entry in training["log"] if entry["event"] == "held_out"]
     licence = "Apache-2.0, as its target's" if target.name == embedded.NAME else "that of its target"
     rows = [
-        f"| {k} | {found['acceptance_rate']:.3f} | {found['tokens_a_round']:.2f} | "
-        f"{', '.join(f'{value:.3f}' for value in found['by_position'])} |"
-        for k, found in looks[-1]["rounds"].items()
+        f"| {k} | {figures['acceptance_rate']:.3f} | {figures['tokens_a_round']:.2f} | "
+        f"{', '.join(f'{value:.3f}' for value in figures['by_position'])} |"
+        for k, figures in looks[-1]["rounds"].items()
     ]
     return "\n".join(
         [
@@ -305,10 +305,10 @@ def card(head: Head, target: Model, training: dict, about: dict) -> str:
             f"An EAGLE-3 head for {target.name} ({target.revision or 'local weights'}, digest "
             f"`{target.identity()['weights_digest']}`): one layer that reads the states of its layers "
             f"{', '.join(map(str, head.layers))}",
-            f"and proposes {head.draft_vocabulary:,} of its {about['vocab_size']:,} tokens, "
-            f"{parameters(about) / 1e6:.2f} million weights, bf16. It has no embedding of its own: the "
+            f"and proposes {head.draft_vocabulary:,} of its {head_config['vocab_size']:,} tokens, "
+            f"{parameters(head_config) / 1e6:.2f} million weights, bf16. It has no embedding of its own: the "
             "engine lends it the target's.",
-            f"A pass reads {cost_ratio(about, target.config):.3f} of what the target's reads. Of no use "
+            f"A pass reads {cost_ratio(head_config, target.config):.3f} of what the target's reads. Of no use "
             "with another target.",
             "",
             f"Trained on {data['answers']:,} of the target's own answers ({data['answer_tokens']:,} tokens) "

@@ -41,7 +41,7 @@ def side_by_side(trained: Trained, target: Model) -> pandas.DataFrame:
     rows = []
     for name, config, look in looks:
         cost = draft_sizes.cost_ratio(config, target.config)
-        speeds = {int(k): found["tokens_a_round"] / (1 + int(k) * cost) for k, found in look["rounds"].items()}
+        speeds = {int(k): figures["tokens_a_round"] / (1 + int(k) * cost) for k, figures in look["rounds"].items()}
         best = max(speeds, key=speeds.get)
         row = {
             "draft": name,
@@ -91,24 +91,24 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
     rates = comparisons.summary(lowest, "acceptance_rate").set_index("arm")["mean"]
     rounds = comparisons.rounds(lowest, "baseline").set_index("arm")
     rows, arms = [], lowest.drop_duplicates("arm").set_index("arm")
-    for found in comparisons.compare(lowest, "median_tpot_ms", "baseline").itertuples():
-        technique, k, distinction = arms.loc[found.arm, ["technique", "k", "distinction"]]
+    for comparison in comparisons.compare(lowest, "median_tpot_ms", "baseline").itertuples():
+        technique, k, distinction = arms.loc[comparison.arm, ["technique", "k", "distinction"]]
         cut = distinction == TRUNCATED
         known = technique == "draft" and (cut or pandas.isna(distinction))
         look = (trained.truncated if cut else trained.last) if known else None
-        if look is None or found.arm not in rounds.index:
+        if look is None or comparison.arm not in rounds.index:
             continue
         k = int(k)
         cost = draft_sizes.cost_ratio(
             target.config | {"num_hidden_layers": look["layers"]} if cut else trained.model.config, target.config
         )
-        told, took = look["rounds"].get(str(k)), rounds.loc[found.arm]
+        told, took = look["rounds"].get(str(k)), rounds.loc[comparison.arm]
         row = {
-            "arm": found.arm,
+            "arm": comparison.arm,
             "distinction": distinction,
             "k": k,
             "predicted_rate": told["acceptance_rate"] if told else math.nan,
-            "rate": rates[found.arm],
+            "rate": rates[comparison.arm],
             "cost": cost,
             "measured_cost": took["per_proposal_ms"] / took["plain_ms"],
         }
@@ -116,10 +116,10 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
             row
             | {
                 "predicted": told["tokens_a_round"] / (1 + k * cost) if told else math.nan,
-                "speedup": 1 / found.ratio,
-                "low": 1 / found.high,
-                "high": 1 / found.low,
-                "differs": found.differs,
+                "speedup": 1 / comparison.ratio,
+                "low": 1 / comparison.high,
+                "high": 1 / comparison.low,
+                "differs": comparison.differs,
             }
         )
     return pandas.DataFrame(rows, columns=columns)
@@ -150,12 +150,12 @@ def _interval(row) -> str:
     return f"{row.speedup:.2f}×" + ("" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})")
 
 
-def finding(found: pandas.DataFrame, frame: pandas.DataFrame) -> str:
+def finding(speedups: pandas.DataFrame, frame: pandas.DataFrame) -> str:
     """What `served` found, in sentences; a speed-up that the noise can explain is no speed-up."""
-    if found.empty:
+    if speedups.empty:
         return "The target was not served with its draft here."
     words = []
-    for untrained, rows in found.groupby(found["distinction"] == TRUNCATED):
+    for untrained, rows in speedups.groupby(speedups["distinction"] == TRUNCATED):
         best = rows.loc[rows["speedup"].idxmax()]
         whose = (
             "the target's first layers, as a draft, have"
@@ -169,7 +169,7 @@ def finding(found: pandas.DataFrame, frame: pandas.DataFrame) -> str:
     return f"One request at a time ({tables.labels(frame)}), against no speculation: {'; '.join(words)}."
 
 
-def marks(both: pandas.DataFrame, found: pandas.DataFrame) -> pandas.DataFrame:
+def marks(both: pandas.DataFrame, speedups: pandas.DataFrame) -> pandas.DataFrame:
     """Both drafts for `plots.surface`: as `side_by_side` predicts them, circles at temperature 0 (filled) and squares
     at 1, and as `served` found them, diamonds at the cost that was measured and the `alpha` that comes to the
     acceptance rate that was counted.
@@ -187,7 +187,7 @@ def marks(both: pandas.DataFrame, found: pandas.DataFrame) -> pandas.DataFrame:
             }
             for kind, warm, marker in (("agreement", 0, "o"), ("acceptance", 1, "s"))
         ]
-    for row in found.itertuples():
+    for row in speedups.itertuples():
         name = both["draft"].iloc[-1 if row.distinction == TRUNCATED else 0]
         rows.append(
             {

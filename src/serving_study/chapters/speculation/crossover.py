@@ -34,18 +34,18 @@ def narrow(
         crossing.arm: comparisons.between(crossing, cells, highest)
         for crossing in comparisons.crossings(frame, metric, baseline)
     }
-    wanted = {arm: found for arm, found in wanted.items() if found}
+    wanted = {arm: between for arm, between in wanted.items() if between}
     if not wanted:
         return frame
     known = [load.concurrency for load in plan.loads]
     rounds = [load.prompts / load.concurrency for load in plan.loads]
     loads = {
         c: replace(plan.loads[0], concurrency=c, prompts=c * math.ceil(np.interp(c, known, rounds)))
-        for found in wanted.values()
-        for c in found
+        for between in wanted.values()
+        for c in between
     }
     parts = [frame]
-    for names, concurrencies in [([baseline], sorted(loads))] + [([arm], found) for arm, found in wanted.items()]:
+    for names, concurrencies in [([baseline], sorted(loads))] + [([arm], between) for arm, between in wanted.items()]:
         more = replace(plan, arms=tuple(by_name[name] for name in names), loads=tuple(loads[c] for c in concurrencies))
         parts.append(sweep.run(more).frame())
     return pandas.concat(parts, ignore_index=True)

@@ -32,8 +32,8 @@ def arms() -> pandas.DataFrame:
 def profiles() -> dict[str, dict]:
     """What the profiler saw of a few steps, by arm."""
     folder = paths.RESULTS_PUBLISHED / "h200x1"
-    found = files.read(folder / "section-3" / "rounds.json")
-    return found | {
+    by_arm = files.read(folder / "section-3" / "rounds.json")
+    return by_arm | {
         "draft-k3, its graphs on": files.read(folder / "section-3-draft-graphs" / "rounds.json")["draft-k3"]
     }
 

@@ -29,16 +29,16 @@ class Refusal(Exception):
 def write_whole(file: Path, write) -> None:
     """`write` gets a path beside `file`, which then takes its name."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{os.getpid()}.{file.name}")
+    temporary = file.with_name(f".{os.getpid()}.{file.name}")
     try:
-        write(beside)
-        os.replace(beside, file)
+        write(temporary)
+        os.replace(temporary, file)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(file: Path, content) -> None:
-    write_whole(file, lambda beside: beside.write_text(json.dumps(content, ensure_ascii=False)))
+    write_whole(file, lambda temporary: temporary.write_text(json.dumps(content, ensure_ascii=False)))
 
 
 def held_out(text: str, seed: int, share: float) -> bool:
@@ -151,23 +151,23 @@ def answers(spec: dict, tokenizer, writer, tell) -> None:
     writer()
     began, tokens, parts = time.monotonic(), 0, -(-len(wanted) // spec["part"])
     for part in range(parts):
-        place, mine = folder / f"part-{part:04d}.npz", wanted[part * spec["part"] : (part + 1) * spec["part"]]
+        place, pairs = folder / f"part-{part:04d}.npz", wanted[part * spec["part"] : (part + 1) * spec["part"]]
         if not place.is_file():
             if time.monotonic() - began > 60 * spec["answer_minutes"] and part * spec["part"] > 2 * apart:
                 break
-            found = writer().write(
-                [questions[index] for index, _ in mine],
-                [temperature for _, temperature in mine],
+            sequences = writer().write(
+                [questions[index] for index, _ in pairs],
+                [temperature for _, temperature in pairs],
                 spec["answer_tokens"],
                 spec["seed"] * 1000 + 500 + part,
             )
             arrays = {
-                "prompt": np.array([index for index, _ in mine], np.int32),
-                "temperature": np.array([temperature for _, temperature in mine], np.float32),
-                "length": np.array(list(map(len, found)), np.int32),
+                "prompt": np.array([index for index, _ in pairs], np.int32),
+                "temperature": np.array([temperature for _, temperature in pairs], np.float32),
+                "length": np.array(list(map(len, sequences)), np.int32),
             }
-            arrays["tokens"] = np.array([token for answer in found for token in answer], np.int32)
-            write_whole(place, lambda beside, arrays=arrays: _save(beside, arrays))
+            arrays["tokens"] = np.array([token for answer in sequences for token in answer], np.int32)
+            write_whole(place, lambda temporary, arrays=arrays: _save(temporary, arrays))
         tokens += int(np.load(place)["length"].sum())
         tell(
             "progress",
@@ -180,8 +180,8 @@ def answers(spec: dict, tokenizer, writer, tell) -> None:
     write_json(folder / "done.json", {"parts": len(list(folder.glob("part-*.npz"))), "tokens": tokens})
 
 
-def _save(beside: Path, arrays: dict) -> None:
-    with open(beside, "wb") as out:
+def _save(file: Path, arrays: dict) -> None:
+    with open(file, "wb") as out:
         np.savez(out, **arrays)
 
 
@@ -203,14 +203,14 @@ def examples(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
             question = cache.setdefault(index, asked(tokenizer, rows[index]["text"]) if index not in cache else None)
             tokens = (question + answer)[: spec["context"]]
             if len(tokens) > len(question):
-                about = {
+                example = {
                     "tokens": tokens,
                     "start": len(question),
                     "temperature": temperature,
                     "own": rows[index]["own"],
                     "prompt": rows[index]["text"],
                 }
-                parted[rows[index]["held_out"]].append(about)
+                parted[rows[index]["held_out"]].append(example)
     return parted
 
 
@@ -228,7 +228,7 @@ class TransformersWriter:
         self.model = AutoModelForCausalLM.from_pretrained(spec["target"], dtype=dtype).to(self.device).eval()
 
     def write(self, prompts, temperatures, longest, seed):
-        torch, found = self.torch, [None] * len(prompts)
+        torch, sequences = self.torch, [None] * len(prompts)
         torch.manual_seed(seed)
         order = sorted(range(len(prompts)), key=lambda index: (temperatures[index], len(prompts[index])))
         while order:
@@ -254,8 +254,8 @@ class TransformersWriter:
                 end = next(
                     (position + 1 for position, token in enumerate(tokens) if token in self.spec["ends"]), len(tokens)
                 )
-                found[index] = tokens[:end]
-        return found
+                sequences[index] = tokens[:end]
+        return sequences
 
 
 class VllmWriter:

@@ -126,7 +126,7 @@ class Head(nn.Module):
 
         A later step sees the target's states up to t and, behind them, what the earlier steps of its own round left, as
         a server's draft does: inside a round its keys and values stand at t + 1, t + 2, …"""
-        layer, found = self.midlayer, []
+        layer, outputs = self.midlayer, []
         length = tokens.shape[1]
         feature, own = self.join(states), []
         places = torch.arange(length, device=tokens.device)
@@ -143,15 +143,15 @@ class Head(nn.Module):
                 own.append((k, v))
                 scale = q.shape[-1] ** -0.5
                 scores = (q @ keys.transpose(-1, -2) * scale).masked_fill(~seen, float("-inf"))
-                beside = [(q * key).sum(-1, keepdim=True) * scale for key, _ in own]
-                shares = torch.softmax(torch.cat([scores, *beside], -1), -1)
+                own_scores = [(q * key).sum(-1, keepdim=True) * scale for key, _ in own]
+                shares = torch.softmax(torch.cat([scores, *own_scores], -1), -1)
                 mixed = shares[..., :length] @ values
                 for place, (_, value) in enumerate(own):
                     mixed = mixed + shares[..., length + place, None] * value
             feature = feature + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
             feature = feature + layer.mlp(layer.post_attention_layernorm(feature))
-            found.append(self.norm(feature))
-        return found
+            outputs.append(self.norm(feature))
+        return outputs
 
 
 def collect(target, layers: list[int]):
@@ -181,9 +181,9 @@ def tensors(head: Head, vocabulary: torch.Tensor, size: int, dtype: torch.dtype)
 
     A head of the whole vocabulary has neither: vLLM does not take them.
     """
-    found = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in head.state_dict().items()}
+    weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in head.state_dict().items()}
     if len(vocabulary) == size:
-        return found
+        return weights
     drafted = torch.zeros(size, dtype=torch.bool)
     drafted[vocabulary] = True
-    return found | {"d2t": vocabulary.cpu() - torch.arange(len(vocabulary)), "t2d": drafted}
+    return weights | {"d2t": vocabulary.cpu() - torch.arange(len(vocabulary)), "t2d": drafted}

@@ -67,16 +67,16 @@ def batches(examples: list[dict], epoch: int, spec: dict) -> list[list[int]]:
     """The epoch's batches of about `batch_tokens` padded tokens, decided by seed and epoch alone."""
     rng = np.random.default_rng([spec["seed"], epoch])
     order, lengths = rng.permutation(len(examples)), np.array([len(example["tokens"]) for example in examples])
-    found, size = [], WINDOW * max(1, spec["batch_tokens"] // int(np.median(lengths)))
+    all_batches, size = [], WINDOW * max(1, spec["batch_tokens"] // int(np.median(lengths)))
     for start in range(0, len(order), size):
         batch: list[int] = []
         for index in sorted(order[start : start + size].tolist(), key=lambda index: (lengths[index], index)):
             if batch and (len(batch) + 1) * lengths[index] > spec["batch_tokens"]:
-                found.append(batch)
+                all_batches.append(batch)
                 batch = []
             batch.append(index)
-        found.append(batch)
-    return [found[index] for index in rng.permutation(len(found))]
+        all_batches.append(batch)
+    return [all_batches[index] for index in rng.permutation(len(all_batches))]
 
 
 def divergence(student_logits, teacher_logits, mix: float):
@@ -124,27 +124,29 @@ def keep_states(teacher, training: list[dict], spec: dict, tell) -> None:
     """
     parts = -(-len(training) // STATES)
     for part in range(parts):
-        mine = training[part * STATES : (part + 1) * STATES]
-        lengths = [len(example["tokens"]) - example["start"] for example in mine]
+        part_examples = training[part * STATES : (part + 1) * STATES]
+        lengths = [len(example["tokens"]) - example["start"] for example in part_examples]
         place = Path(spec["data"]) / "states" / f"part-{part:04d}.npy"
         if not place.is_file():
-            found: list = [None] * len(mine)
-            order = sorted(range(len(mine)), key=lambda index: len(mine[index]["tokens"]))
+            part_states: list = [None] * len(part_examples)
+            order = sorted(range(len(part_examples)), key=lambda index: len(part_examples[index]["tokens"]))
             for start in range(0, len(order), TOGETHER):
                 rows = order[start : start + TOGETHER]
                 with torch.inference_mode():
-                    states = hidden(teacher, *padded([mine[index] for index in rows], spec), spec)
+                    states = hidden(teacher, *padded([part_examples[index] for index in rows], spec), spec)
                 for index, own in zip(rows, states.split([lengths[index] for index in rows]), strict=True):
-                    found[index] = own.numpy()
-            draft_texts.write_whole(place, lambda beside, found=found: _save_array(beside, np.concatenate(found)))
+                    part_states[index] = own.numpy()
+            draft_texts.write_whole(
+                place, lambda temporary, states=part_states: _save_array(temporary, np.concatenate(states))
+            )
         kept = np.load(place, mmap_mode="r")
-        for example, end, length in zip(mine, np.cumsum(lengths).tolist(), lengths, strict=True):
+        for example, end, length in zip(part_examples, np.cumsum(lengths).tolist(), lengths, strict=True):
             example["states"] = kept[end - length : end]
         tell("progress", stage="states", done=part + 1, total=parts)
 
 
-def _save_array(beside: Path, array: np.ndarray) -> None:
-    with open(beside, "wb") as out:
+def _save_array(file: Path, array: np.ndarray) -> None:
+    with open(file, "wb") as out:
         np.save(out, array)
 
 
@@ -195,7 +197,7 @@ class Checkpoint:
         if not self.file.is_file():
             return None
         try:
-            found = torch.load(self.file, map_location="cpu", weights_only=True)
+            saved = torch.load(self.file, map_location="cpu", weights_only=True)
         except Exception as error:
             raise Refusal(
                 "the checkpoint cannot be read",
@@ -205,12 +207,12 @@ class Checkpoint:
             ) from None
         different = [
             key
-            for key in {**self.identity, **found["identity"]}
-            if found["identity"].get(key) != self.identity.get(key)
+            for key in {**self.identity, **saved["identity"]}
+            if saved["identity"].get(key) != self.identity.get(key)
         ]
         if different:
             shown = ", ".join(
-                f"{key} {found['identity'].get(key)} (now {self.identity.get(key)})" for key in sorted(different)
+                f"{key} {saved['identity'].get(key)} (now {self.identity.get(key)})" for key in sorted(different)
             )
             raise Refusal(
                 "the checkpoint is of another run",
@@ -218,14 +220,14 @@ class Checkpoint:
                 allowed="the same target, size, seed and data",
                 next="the same command with fresh=True, or another name",
             )
-        return found
+        return saved
 
     def save(self, content: dict) -> None:
-        draft_texts.write_whole(self.file, lambda beside: _save(beside, {"identity": self.identity, **content}))
+        draft_texts.write_whole(self.file, lambda temporary: _save(temporary, {"identity": self.identity, **content}))
 
 
-def _save(beside: Path, content: dict) -> None:
-    with open(beside, "wb") as out:
+def _save(file: Path, content: dict) -> None:
+    with open(file, "wb") as out:
         torch.save(content, out)
         out.flush()
         os.fsync(out.fileno())
@@ -307,7 +309,7 @@ def train(spec: dict, tokenizer, tell) -> None:
     """
     device = spec["device"]
     checkpoint = Checkpoint(spec)
-    found = checkpoint.load()
+    saved = checkpoint.load()
     torch.set_float32_matmul_precision("high")
     teacher = (
         AutoModelForCausalLM.from_pretrained(
@@ -324,20 +326,20 @@ def train(spec: dict, tokenizer, tell) -> None:
         student.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=device == "cuda"
     )
     state = {"step": 0, "tokens": 0, "epoch": 0, "batch": 0, "elapsed_s": 0.0, "evaluations": 0, "log": []}
-    if found:
-        student.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optimizer"])
-        torch.set_rng_state(found["rng"])
-        state = found["state"]
+    if saved:
+        student.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        torch.set_rng_state(saved["rng"])
+        state = saved["state"]
         tell("resumed", step=state["step"], tokens=state["tokens"])
     if device == "cpu":
         keep_states(teacher, training, spec, tell)
     data = learnt_from(spec, training, apart)
     tell("training", **data)
 
-    def note(event, **about):
-        state["log"].append({"event": event, **about})
-        tell(event, **about)
+    def note(event, **fields):
+        state["log"].append({"event": event, **fields})
+        tell(event, **fields)
 
     def look(share):
         note(
@@ -405,7 +407,7 @@ def finish(spec: dict, tensors: dict, state: dict, apart: list[dict], data: dict
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     draft_texts.write_whole(
         Path(spec["work"]) / "model.safetensors",
-        lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"}),
+        lambda temporary: save_file(tensors, str(temporary), metadata={"format": "pt"}),
     )
     conversations = [
         {
@@ -446,8 +448,8 @@ def main() -> None:
     os.dup2(2, 1)
     threading.Thread(target=_end_with_input, daemon=True).start()
 
-    def tell(event: str, **about) -> None:
-        print(json.dumps({"event": event, **about}), file=out)
+    def tell(event: str, **fields) -> None:
+        print(json.dumps({"event": event, **fields}), file=out)
 
     spec = json.loads(Path(sys.argv[1]).read_text())
     made = []

@@ -82,16 +82,16 @@ def states(spec: dict, tokenizer, tell) -> None:
             time.monotonic() - began > 60 * spec["states_minutes"] or size > 2**30 * spec["memory_gib"]
         ):
             break
-        place, mine = folder / f"part-{part:04d}.pt", examples[part * PART : (part + 1) * PART]
+        place, part_examples = folder / f"part-{part:04d}.pt", examples[part * PART : (part + 1) * PART]
         if not place.is_file():
             if target is None:
                 target = load_target(spec)
                 read = eagle_head.collect(target, spec["states_layers"])
             content = {
-                "length": [len(example["tokens"]) for example in mine],
-                "states": torch.cat(read_all(read, mine, spec)),
+                "length": [len(example["tokens"]) for example in part_examples],
+                "states": torch.cat(read_all(read, part_examples, spec)),
             }
-            draft_texts.write_whole(place, lambda beside, content=content: torch.save(content, beside))
+            draft_texts.write_whole(place, lambda temporary, content=content: torch.save(content, temporary))
         size += place.stat().st_size
         tell("progress", stage="states", done=part + 1, total=whole, seconds=round(time.monotonic() - began, 1))
     draft_texts.write_json(done, {"parts": len(list(folder.glob("part-*.pt"))), "bytes": size} | budget)
@@ -101,7 +101,7 @@ def read_all(read, examples: list[dict], spec: dict) -> list[torch.Tensor]:
     """States of each example, [tokens, layers * width], bf16; those of similar length share a pass, padded on the
     right.
     """
-    found: list = [None] * len(examples)
+    example_states: list = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda index: len(examples[index]["tokens"]))
     while order:
         batch = [order.pop()]
@@ -110,8 +110,8 @@ def read_all(read, examples: list[dict], spec: dict) -> list[torch.Tensor]:
             batch.append(order.pop())
         rows = read(pad([examples[index]["tokens"] for index in batch], spec))
         for row, index in enumerate(batch):
-            found[index] = rows[row, : len(examples[index]["tokens"])].to("cpu", torch.bfloat16)
-    return found
+            example_states[index] = rows[row, : len(examples[index]["tokens"])].to("cpu", torch.bfloat16)
+    return example_states
 
 
 def pad(sequences: list[list[int]], spec: dict) -> torch.Tensor:
@@ -123,29 +123,29 @@ def pad(sequences: list[list[int]], spec: dict) -> torch.Tensor:
 
 def with_states(spec: dict, training: list[dict], apart: list[dict]) -> tuple[list[dict], list[dict]]:
     """Those examples whose states were computed, each with them."""
-    examples, found = apart + training, []
+    examples, computed = apart + training, []
     for place in sorted(states_folder(spec).glob("part-*.pt")):
         content = torch.load(place, weights_only=True)
-        mine = examples[len(found) : len(found) + len(content["length"])]
-        if [len(example["tokens"]) for example in mine] != content["length"]:
+        part_examples = examples[len(computed) : len(computed) + len(content["length"])]
+        if [len(example["tokens"]) for example in part_examples] != content["length"]:
             raise Refusal(
                 "the stored states are of other answers",
                 value=place,
                 allowed="states of the answers beside them",
                 next=f"rm -r {place.parent}, then the same command again",
             )
-        found += [
+        computed += [
             example | {"states": rows}
-            for example, rows in zip(mine, content["states"].split(content["length"]), strict=True)
+            for example, rows in zip(part_examples, content["states"].split(content["length"]), strict=True)
         ]
-    if len(found) <= len(apart):
+    if len(computed) <= len(apart):
         raise Refusal(
             "no training answer has its states",
-            value=f"{len(found)} of {len(examples)} answers",
+            value=f"{len(computed)} of {len(examples)} answers",
             allowed=f"more than the {len(apart)} held out",
             next="a larger states_minutes or memory_gib",
         )
-    return found[len(apart) :], found[: len(apart)]
+    return computed[len(apart) :], computed[: len(apart)]
 
 
 def choose_vocabulary(training: list[dict], spec: dict) -> torch.Tensor:
@@ -182,19 +182,19 @@ def step(head, batch: list[dict], spec: dict) -> tuple[float, int]:
         known = spec["drafted"][tokens[rows, after]]
         rows, columns, after = rows[known], columns[known], after[known]
         chosen = output[rows, columns].float()
-        mine = chosen.detach().requires_grad_()
+        leaf = chosen.detach().requires_grad_()
         weight = spec["unroll_decay"] ** number / max(1, len(rows))
         for start in range(0, len(rows), spec["chunk"]):
             part = slice(start, start + spec["chunk"])
             with torch.no_grad():
                 log_p = torch.log_softmax(spec["teacher"](hidden[rows[part], after[part] - 1]), -1)
-            log_q = torch.log_softmax(head.lm_head(mine[part]), -1)
+            log_q = torch.log_softmax(head.lm_head(leaf[part]), -1)
             divergence = (log_p.exp() * (log_p - log_q)).sum()
             (weight * divergence).backward()
             total += float(divergence.detach()) if number == 0 else 0.0
         counted += len(rows) if number == 0 else 0
-        if mine.grad is not None:
-            gathered.append((chosen, mine.grad))
+        if leaf.grad is not None:
+            gathered.append((chosen, leaf.grad))
     if gathered:
         torch.autograd.backward(*zip(*gathered, strict=True))
     return total, counted
@@ -286,7 +286,7 @@ def train(spec: dict, tokenizer, tell) -> None:
     """Train until the token or minute budget is spent; writes model.safetensors (bf16) and training.json to `work`."""
     device = spec["device"]
     checkpoint = train_draft.Checkpoint(spec)
-    found = checkpoint.load()
+    saved = checkpoint.load()
     torch.set_float32_matmul_precision("high")
     all_training, all_apart = ordered(spec, tokenizer)
     training, apart = with_states(spec, all_training, all_apart)
@@ -301,17 +301,17 @@ def train(spec: dict, tokenizer, tell) -> None:
         head.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     state = {"step": 0, "tokens": 0, "epoch": 0, "batch": 0, "elapsed_s": 0.0, "evaluations": 0, "log": []}
-    if found:
-        head.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optimizer"])
-        state = found["state"]
+    if saved:
+        head.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        state = saved["state"]
         tell("resumed", step=state["step"], tokens=state["tokens"])
     data = train_draft.learnt_from(spec, training, apart)
     tell("training", **data)
 
-    def note(event, **about):
-        state["log"].append({"event": event, **about})
-        tell(event, **about)
+    def note(event, **fields):
+        state["log"].append({"event": event, **fields})
+        tell(event, **fields)
 
     def look(share):
         note(
@@ -340,7 +340,7 @@ def finish(spec: dict, tensors: dict, state: dict, data: dict) -> None:
 
     work = Path(spec["work"])
     draft_texts.write_whole(
-        work / "model.safetensors", lambda beside: save_file(tensors, str(beside), metadata={"format": "pt"})
+        work / "model.safetensors", lambda temporary: save_file(tensors, str(temporary), metadata={"format": "pt"})
     )
     versions = {
         "torch": torch.__version__,
@@ -367,8 +367,8 @@ def main() -> None:
     os.dup2(2, 1)
     threading.Thread(target=_end_with_input, daemon=True).start()
 
-    def tell(event: str, **about) -> None:
-        print(json.dumps({"event": event, **about}), file=out)
+    def tell(event: str, **fields) -> None:
+        print(json.dumps({"event": event, **fields}), file=out)
 
     spec, code = json.loads(Path(sys.argv[1]).read_text()), 0
     try:
