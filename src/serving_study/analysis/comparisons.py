@@ -290,7 +290,7 @@ def crossings(frame: pandas.DataFrame, metric: str, baseline: str) -> list[Cross
     """The crossover of every arm from its measured cells; «certainly» is as `compare` has it, so that the interval is
     as wide as the noise.
     """
-    table, found = without_repeats(compare(frame, metric, baseline)), []
+    table, arm_crossings = without_repeats(compare(frame, metric, baseline)), []
     for arm in dict.fromkeys(table["arm"]):
         rows = table[table["arm"] == arm].sort_values("concurrency")
         measured = tuple(map(int, rows["concurrency"]))
@@ -301,8 +301,8 @@ def crossings(frame: pandas.DataFrame, metric: str, baseline: str) -> list[Cross
         )
         repeats = int(frame[frame["arm"] == arm].groupby("concurrency")["repeat"].nunique().min())
         pays, costs, words = _crossing(gains, losses, measured, bool(rows["differs"].notna().any()))
-        found.append(Crossing(arm, pays, costs, measured, words, repeats))
-    return found
+        arm_crossings.append(Crossing(arm, pays, costs, measured, words, repeats))
+    return arm_crossings
 
 
 def _crossing(

@@ -55,8 +55,8 @@ def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline
     floors = table.dropna(subset=["floor"]).drop_duplicates("concurrency").sort_values("concurrency")
     if len(floors):
         half = np.exp(floors["floor"].astype(float))
-        about = {"color": "black", "alpha": 0.1, "linewidth": 0, "label": "noise floor (A/A)"}
-        axis.fill_between(floors["concurrency"], 1 / half, half, **about)
+        band = {"color": "black", "alpha": 0.1, "linewidth": 0, "label": "noise floor (A/A)"}
+        axis.fill_between(floors["concurrency"], 1 / half, half, **band)
     drawing.concurrency_axis(axis, frame)
     drawing.multiples_axis(axis.yaxis)
     axis.set_ylabel(f"multiple of {baseline}:\n{tables.METRIC_NAMES.get(metric, metric)}")
@@ -174,8 +174,8 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
 
 
 def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> Figure:
-    """Predicted over measured, a dot a cell, with the diagonal and 20 % on either side; what was left out is hollow,
-    and a ring is around what a constant was chosen on.
+    """Predicted against measured, one dot a cell, with the diagonal and a band of 20 %. Cells left out are hollow;
+    those on which a constant was chosen have a ring.
 
     `errors` is `theory.errors`, a part of it, or any frame with its columns: `section`, `host`, `metric`, `predicted`,
     `measured`, `excluded`, `took_part`."""
@@ -184,11 +184,11 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
     rows, published = errors[errors["metric"] == metric], reference.load()
     known = set(zip(published["section"], published["host"], strict=True))
     places = list(zip(rows["section"], rows["host"], strict=True))
-    about = {
+    sources = {
         place: "reference" if place in known else "random weights, prescribed acceptance"
         for place in dict.fromkeys(places)
     }
-    rows = rows.assign(label=[f"section {place[0]}, {place[1]}: {about[place]}" for place in places])
+    rows = rows.assign(label=[f"section {place[0]}, {place[1]}: {sources[place]}" for place in places])
     palette = dict(zip(dict.fromkeys(rows["label"]), PALETTE[1:], strict=False))
     figure, axis = plt.subplots(figsize=(WIDTH, 4.8), layout="constrained")
     ends = np.array([0.8, 1.25]) * rows[["measured", "predicted"]].stack().agg(["min", "max"]).to_numpy()
@@ -251,9 +251,9 @@ def effects(frame: pandas.DataFrame, metric: str) -> Figure:
 
 def _labelled(name: str, rows: pandas.DataFrame, between: str = " ") -> str:
     """`h200x1 (random weights, prescribed acceptance)`: a name in a legend with what the `labels` of its rows say."""
-    about = (
+    kinds = (
         dict.fromkeys(label for labels in rows["labels"].dropna() for label in labels.split(", ") if label)
         if "labels" in rows
         else ()
     )
-    return f"{name}{between}({', '.join(about)})" if about else name
+    return f"{name}{between}({', '.join(kinds)})" if kinds else name

@@ -296,17 +296,17 @@ def failed_checks(cells: pandas.DataFrame) -> str:
 def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Styler:
     """Up to which concurrency each arm pays, as an interval, and how sure that is."""
     rows = []
-    for found in comparisons.crossings(frame, metric, baseline):
+    for crossing in comparisons.crossings(frame, metric, baseline):
         sure = (
-            f"{comparisons.CONFIDENCE:.0%} intervals of {found.repeats} repeats, and the noise floor"
-            if found.repeats > 1
+            f"{comparisons.CONFIDENCE:.0%} intervals of {crossing.repeats} repeats, and the noise floor"
+            if crossing.repeats > 1
             else "one draw against the noise floor"
         )
         rows.append(
             {
-                "arm": found.arm,
-                "crossover": found.words,
-                "measured at": ", ".join(map(str, found.measured)),
+                "arm": crossing.arm,
+                "crossover": crossing.words,
+                "measured at": ", ".join(map(str, crossing.measured)),
                 "confidence": sure,
             }
         )
@@ -343,8 +343,8 @@ def verdicts_table(frame: pandas.DataFrame, section: int, tolerance: float = ver
     rows = []
     for other in others:
         table = verdicts.verdicts(own, other, tolerance=tolerance)
-        for kind, found in table.groupby("kind", sort=False):
-            counts = found["verdict"].value_counts()
+        for kind, verdict_rows in table.groupby("kind", sort=False):
+            counts = verdict_rows["verdict"].value_counts()
             looks = {
                 verdicts.DIFFERS: certificates.FAIL,
                 verdicts.REPRODUCES: certificates.PASS,
@@ -360,7 +360,7 @@ def verdicts_table(frame: pandas.DataFrame, section: int, tolerance: float = ver
                     "against": other.name,
                     "figures": "ratios" if kind == "ratio" else kind,
                     "verdict": verdict,
-                    "found": _reason(found),
+                    "found": _reason(verdict_rows),
                 }
             )
     return style(
@@ -369,15 +369,15 @@ def verdicts_table(frame: pandas.DataFrame, section: int, tolerance: float = ver
     )
 
 
-def _reason(found: pandas.DataFrame) -> str:
-    differing = found[found["verdict"] == verdicts.DIFFERS]
+def _reason(verdict_rows: pandas.DataFrame) -> str:
+    differing = verdict_rows[verdict_rows["verdict"] == verdicts.DIFFERS]
     if len(differing):
         row = differing.loc[differing["change"].abs().idxmax()]
         return (
             f"most: {METRIC_NAMES.get(row['metric'], row['metric'])} of {row['arm']} at concurrency "
             f"{row['concurrency']}, {row['why']}"
         )
-    unequal = found[found["verdict"] == verdicts.NOT_COMPARABLE]["why"]
+    unequal = verdict_rows[verdict_rows["verdict"] == verdicts.NOT_COMPARABLE]["why"]
     names = dict.fromkeys(part.split(": ")[0] for why in unequal for part in why.split("; "))
     return f"unequal: {', '.join(names)}" if names else "all within their intervals or the tolerance"
 
@@ -386,16 +386,19 @@ def certificate(frame: pandas.DataFrame) -> Styler:
     """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked."""
     rows = []
     for cell in frame.itertuples():
-        found = store.read_cell(cell.file).get("certificate") or {"verdict": certificates.UNKNOWN, "checks": []}
-        checks = found["checks"]
+        cell_certificate = store.read_cell(cell.file).get("certificate") or {
+            "verdict": certificates.UNKNOWN,
+            "checks": [],
+        }
+        checks = cell_certificate["checks"]
         rows.append(
             {
                 "arm": cell.arm,
                 "concurrency": int(cell.concurrency),
                 "repeat": int(cell.repeat),
-                "certificate": badge(found["verdict"]),
+                "certificate": badge(cell_certificate["verdict"]),
                 "checks passed": f"{sum(check['outcome'] == certificates.PASS for check in checks)} of {len(checks)}",
-                "evidence": certificates.why(found) or DASH,
+                "evidence": certificates.why(cell_certificate) or DASH,
             }
         )
     return style(pandas.DataFrame(rows), f"Certificates ({labels(frame)})")
@@ -489,9 +492,9 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
 
 def machines(names: Iterable[str], section: int | str) -> list[str]:
     """Which machine each host's name is, for captions, and what of its cells takes no part."""
-    found = [f"{name}: {words}" for name in names if (words := store.machine_of(name))]
+    descriptions = [f"{name}: {words}" for name in names if (words := store.machine_of(name))]
     stores = (store.Store(name, section, paths.RESULTS_PUBLISHED) for name in names)
-    return found + [said for known in stores if (said := known.left_out())]
+    return descriptions + [said for known in stores if (said := known.left_out())]
 
 
 def other_hosts(section: int, own: set[str]) -> list[str]:
@@ -543,7 +546,7 @@ def prediction_errors(summary: pandas.DataFrame) -> Styler:
     )
 
 
-def effects(matrix: pandas.DataFrame, about: str = "") -> Styler:
+def effects(matrix: pandas.DataFrame, labels: str = "") -> Styler:
     """What each technique did where, as multiples of what it is held against (`choosing.matrix`)."""
     arms = [
         f"<br>{row.arm}" + (f", against {row.against}" if row.against != "baseline" else "")
@@ -559,7 +562,7 @@ def effects(matrix: pandas.DataFrame, about: str = "") -> Styler:
     return style(
         _lines(shown.drop(columns=["arm", "against"])),
         "Multiples of the arm that a technique is held against, at the lowest and the highest "
-        f"concurrency{f' ({about})' if about else ''}",
+        f"concurrency{f' ({labels})' if labels else ''}",
     )
 
 
@@ -580,16 +583,16 @@ def same_draft(table: pandas.DataFrame) -> Styler:
     )
 
 
-def decisions(table: pandas.DataFrame, about: str = "") -> Styler:
+def decisions(table: pandas.DataFrame, labels: str = "") -> Styler:
     """The decision table (`choosing.decisions`), one figure a line."""
-    return style(_lines(table), f"What to look at first, and what is known of it{f' ({about})' if about else ''}")
+    return style(_lines(table), f"What to look at first, and what is known of it{f' ({labels})' if labels else ''}")
 
 
 def _lines(table: pandas.DataFrame) -> pandas.DataFrame:
     return table.map(lambda value: value.replace("\n", "<br>") if isinstance(value, str) else value)
 
 
-def advised(table: pandas.DataFrame, about: str) -> Styler:
+def advised(table: pandas.DataFrame, labels: str) -> Styler:
     """The ranking of `advice.table`."""
     looks = {"meets": certificates.PASS, "misses": certificates.FAIL}
     if len(table):
@@ -599,7 +602,7 @@ def advised(table: pandas.DataFrame, about: str) -> Styler:
                 for verdict in table["verdict"]
             ]
         )
-    return style(table, f"Arms against the targets ({about})", {"USD a million tokens": "{:.2f}"})
+    return style(table, f"Arms against the targets ({labels})", {"USD a million tokens": "{:.2f}"})
 
 
 def _identifier(frame: pandas.DataFrame, caption: str) -> str:
@@ -637,8 +640,8 @@ def launches(profiles: dict[str, dict]) -> Styler:
     GPU worked.
     """
     rows = []
-    for name, about in profiles.items():
-        calls, scopes = about["runtime_calls"], about["scopes_ms"]
+    for name, profile in profiles.items():
+        calls, scopes = profile["runtime_calls"], profile["scopes_ms"]
         steps = scopes["gpu_model_runner: forward"]["count"]
         rows.append(
             {
@@ -647,7 +650,7 @@ def launches(profiles: dict[str, dict]) -> Styler:
                 "launches a step": sum(count for call, count in calls.items() if "LaunchKernel" in call) / steps,
                 "graphs a step": calls.get("cudaGraphLaunch", 0) / steps,
                 "drafting (ms)": scopes.get("gpu_model_runner: draft", {}).get("mean", math.nan),
-                "GPU busy": about["gpu_busy_ms"] / about["span_ms"],
+                "GPU busy": profile["gpu_busy_ms"] / profile["span_ms"],
             }
         )
     formats = {

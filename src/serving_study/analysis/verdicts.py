@@ -95,12 +95,12 @@ def of_files(name: str, cell_files: list[Path]) -> Study:
 
 def earlier(host: str, section: int, current: set[Path], root: Path | None = None) -> list[Study]:
     """Each stored run of a host that is not part of the `current` cells."""
-    found = []
+    studies = []
     for run in store.Store(host, section, root).runs():
         cell_files = run.cell_files()
         if cell_files and not current & set(cell_files):
-            found.append(of_files(f"{host}/{run.name}", cell_files))
-    return found
+            studies.append(of_files(f"{host}/{run.name}", cell_files))
+    return studies
 
 
 @functools.lru_cache(maxsize=64)
@@ -230,18 +230,18 @@ def _side(study: Study, metric: str, baseline: str) -> dict:
         if has_base
         else pandas.DataFrame()
     )
-    found = {}
+    figures = {}
     for (arm, concurrency), cells in usable.groupby(["arm", "concurrency"], sort=False):
         ratio = None
         if (arm, concurrency) in ratios.index:
             row = ratios.loc[(arm, concurrency)]
             ratio = _bounded(row["ratio"], row["low"], row["high"])
-        found[arm, int(concurrency)] = {
+        figures[arm, int(concurrency)] = {
             "facts": cells["facts"].iloc[0],
             "absolute": _bounded(*comparisons.interval(cells[metric], floors.get(concurrency, math.nan))),
             "ratio": ratio,
         }
-    return found
+    return figures
 
 
 def _bounded(value: float, low: float, high: float) -> tuple[float, float, float]:

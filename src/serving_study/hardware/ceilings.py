@@ -77,7 +77,7 @@ class Instance:
 @functools.cache
 def gpus() -> dict[str, Gpu]:
     """All GPUs of the table by name. Raises StoreError for a table that is damaged."""
-    found = {}
+    gpu_by_name = {}
     for line, row in _rows("gpus.csv"):
         if row["memory_basis"] not in BASES:
             raise StoreError(
@@ -88,7 +88,7 @@ def gpus() -> dict[str, Gpu]:
             for name in row
             if name.endswith(("_gib", "_gb_s", "_tflops"))
         }
-        found[row["gpu"]] = Gpu(
+        gpu_by_name[row["gpu"]] = Gpu(
             **{
                 "name": row["gpu"],
                 **{name: row[name] for name in row if name != "gpu"},
@@ -96,13 +96,13 @@ def gpus() -> dict[str, Gpu]:
                 "pcie_gen": int(row["pcie_gen"]),
             }
         )
-    return found
+    return gpu_by_name
 
 
 @functools.cache
 def instances() -> dict[str, Instance]:
     """All instance types of the table by name. Raises StoreError for a table that is damaged."""
-    found = {}
+    instance_by_name = {}
     for line, row in _rows("instances.csv"):
         if row["gpu"] not in gpus() or row["link"] not in LINKS:
             raise StoreError(
@@ -114,7 +114,7 @@ def instances() -> dict[str, Instance]:
             _number("instances.csv", line, name, row[name])
             for name in ("gpus", "vcpus", "memory_gib", "network_gbit_s")
         )
-        found[row["instance"]] = Instance(
+        instance_by_name[row["instance"]] = Instance(
             row["instance"],
             gpus()[row["gpu"]],
             int(count),
@@ -126,7 +126,7 @@ def instances() -> dict[str, Instance]:
             row["source_title"],
             row["source_url"],
         )
-    return found
+    return instance_by_name
 
 
 def gpu(name: str) -> Gpu:
@@ -172,10 +172,10 @@ def of_host(name: str, *, gpu_memory_gib: float | None = None) -> Instance:
             allowed=allowed,
             next=near(name, [*instances(), *(f"{known}x1" for known in gpus())]) or "serving-study doctor",
         )
-    found = gpus()[short]
-    same = next((known for known in instances().values() if known.gpu == found and known.count == count), None)
-    link = "none" if count == 1 else same.link if same else "nvlink" if found.nvlink_gb_s else "pcie"
-    return Instance(name, found, count, link)
+    gpu = gpus()[short]
+    same = next((known for known in instances().values() if known.gpu == gpu and known.count == count), None)
+    link = "none" if count == 1 else same.link if same else "nvlink" if gpu.nvlink_gb_s else "pcie"
+    return Instance(name, gpu, count, link)
 
 
 def _rows(name: str):

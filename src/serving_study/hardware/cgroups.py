@@ -48,7 +48,7 @@ def _groups(root: Path) -> list[tuple[set[str], Path]]:
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         own[frozenset(controllers.split(",")) if controllers else frozenset({"unified"})] = path
-    found = []
+    groups = []
     for line in _read(root / "proc/self/mountinfo").splitlines():
         mount, _, kind = line.partition(" - ")
         if not kind.startswith("cgroup"):
@@ -62,8 +62,8 @@ def _groups(root: Path) -> list[tuple[set[str], Path]]:
         inside = path.removeprefix(top).lstrip("/") if path.startswith(top) else ""
         folder = place / inside if (place / inside).is_dir() else place
         controllers = {"cpu", "memory"} if wanted == {"unified"} else wanted
-        found += [(controllers, one) for one in (folder, *folder.parents) if one.is_relative_to(place)]
-    return found
+        groups += [(controllers, one) for one in (folder, *folder.parents) if one.is_relative_to(place)]
+    return groups
 
 
 def _quota(folder: Path) -> float | None:

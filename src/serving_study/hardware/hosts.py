@@ -202,21 +202,21 @@ def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
         cards = [(index, handle) for index, handle in handles.items() if handle is not None]
         uuids = [str(_said(pynvml.nvmlDeviceGetUUID, handle) or "") for _, handle in cards]
         slices = [_slices(pynvml, handle) for _, handle in cards]
-        found = []
+        gpus = []
         for position, uuid in visible_devices(uuids, [None if own is None else list(own) for own in slices]):
             index, handle = cards[position]
-            found.append(_gpu(pynvml, index, handle, slices[position][uuid] if uuid else handle, uuid or ""))
-        return tuple(found), pynvml.nvmlSystemGetDriverVersion()
+            gpus.append(_gpu(pynvml, index, handle, slices[position][uuid] if uuid else handle, uuid or ""))
+        return tuple(gpus), pynvml.nvmlSystemGetDriverVersion()
     finally:
         pynvml.nvmlShutdown()
 
 
-def _said(ask, *about):
+def _said(ask, *arguments):
     """What NVML answers, or None where it does not: an old driver, a missing permission, a kind of card."""
     import pynvml
 
     try:
-        return ask(*about)
+        return ask(*arguments)
     except pynvml.NVMLError:
         return None
 
@@ -231,8 +231,8 @@ def _slices(pynvml, handle) -> dict | None:
     if not mode or not mode[0]:
         return None
     places = range(_said(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
-    found = [_said(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place) for place in places]
-    return {str(pynvml.nvmlDeviceGetUUID(one)): one for one in found if one is not None}
+    handles = [_said(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place) for place in places]
+    return {str(pynvml.nvmlDeviceGetUUID(one)): one for one in handles if one is not None}
 
 
 def _gpu(pynvml, index: int, card, handle, uuid: str) -> Gpu:
@@ -282,7 +282,7 @@ def visible_devices(uuids: Sequence[str], slices: Sequence[Sequence[str] | None]
     slices = [*slices, *[None] * (len(uuids) - len(slices))]
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = list(map(str, range(len(uuids)))) if wanted is None else [part.strip() for part in wanted.split(",")]
-    found: list[tuple[int, str | None]] = []
+    visible: list[tuple[int, str | None]] = []
     for name in names:
         if name.startswith("MIG-"):
             named = [(at, uuid) for at, own in enumerate(slices) for uuid in own or () if uuid.startswith(name)]
@@ -295,11 +295,11 @@ def visible_devices(uuids: Sequence[str], slices: Sequence[Sequence[str] | None]
             named = [(at, uuid) for uuid in list(slices[at])[:1]]
             if not named and wanted is None:
                 continue
-        if len(named) != 1 or named[0] in found:
+        if len(named) != 1 or named[0] in visible:
             break
-        found += named
-    first_slice = next((one for one in found if one[1]), None)
-    return [first_slice] if first_slice else found
+        visible += named
+    first_slice = next((one for one in visible if one[1]), None)
+    return [first_slice] if first_slice else visible
 
 
 def _cpu_model() -> str:

@@ -131,14 +131,14 @@ def fabrics(text: str) -> list[dict[str, str]]:
     """Read what `fi_info` prints: one dictionary an interface with `provider`, `fabric`, `domain`, `version`, `type`,
     `protocol`; none is an empty list.
     """
-    found: list[dict[str, str]] = []
+    fabric_rows: list[dict[str, str]] = []
     for line in text.splitlines():
         name, mark, value = line.strip().partition(":")
         if mark and name == "provider":
-            found.append({})
-        if mark and found and name in ("provider", "fabric", "domain", "version", "type", "protocol"):
-            found[-1][name] = value.strip()
-    return found
+            fabric_rows.append({})
+        if mark and fabric_rows and name in ("provider", "fabric", "domain", "version", "type", "protocol"):
+            fabric_rows[-1][name] = value.strip()
+    return fabric_rows
 
 
 def topology_here() -> Topology | None:
@@ -157,11 +157,9 @@ def here() -> dict:
     }
 
 
-def efa(found: dict) -> str:
-    """In words: how many EFA interfaces are among the `fabrics` of what `here` found; each is listed once a kind of
-    endpoint.
-    """
-    count = len({row.get("domain", "").split("-")[0] for row in found.get("fabrics") or [] if row["provider"] == "efa"})
+def efa(links: dict) -> str:
+    """The number of EFA interfaces in the `fabrics` of `here`, in words; each is listed once per kind of endpoint."""
+    count = len({row.get("domain", "").split("-")[0] for row in links.get("fabrics") or [] if row["provider"] == "efa"})
     return f"{count or 'no'} EFA interface{'s' if count > 1 else ''}"
 
 
@@ -196,13 +194,11 @@ def measure(host: "Host", environment: "Environment") -> list[dict]:
     return [row | {"backend": backend} for row in rows[:-1]]
 
 
-def rates(found: dict) -> pandas.DataFrame:
-    """One row a figure, the slowest pair standing for all copies: `name`, `bytes`, `us` (microseconds of a call),
-    `gb_s`.
-    """
+def rates(links: dict) -> pandas.DataFrame:
+    """One row a figure, for copies that of the slowest pair: `name`, `bytes`, `us` (microseconds a call), `gb_s`."""
     rows = [
         {"name": row["name"], "bytes": row["bytes"], "us": 1e6 * statistics.median(row["seconds"]), "gb_s": row["gb_s"]}
-        for row in found.get("measured", [])
+        for row in links.get("measured", [])
     ]
     frame = pandas.DataFrame(rows, columns=["name", "bytes", "us", "gb_s"])
     return (
@@ -213,17 +209,17 @@ def rates(found: dict) -> pandas.DataFrame:
 def instances() -> pandas.DataFrame:
     """Instance types and links: `instance`, `GPUs`, `between GPUs`, `GB/s each way`, `network (Gbit/s)`, `EFA`."""
     rows = []
-    for found in ceilings.instances().values():
-        link = {"none": "–", "pcie": f"PCIe {found.gpu.pcie_gen}", "nvlink": "NVLink, NVSwitch"}[found.link]
-        stated = STATED.get(found.name)
+    for instance in ceilings.instances().values():
+        link = {"none": "–", "pcie": f"PCIe {instance.gpu.pcie_gen}", "nvlink": "NVLink, NVSwitch"}[instance.link]
+        stated = STATED.get(instance.name)
         rows.append(
             {
-                "instance": found.name,
-                "GPUs": f"{found.count} × {found.gpu.name}",
-                "between GPUs": f"{link} ({stated})" if stated and found.link == "pcie" else link,
-                "GB/s each way": found.link_gb_s,
-                "network (Gbit/s)": found.network_gbit_s,
-                "EFA": "yes" if found.efa else "no",
+                "instance": instance.name,
+                "GPUs": f"{instance.count} × {instance.gpu.name}",
+                "between GPUs": f"{link} ({stated})" if stated and instance.link == "pcie" else link,
+                "GB/s each way": instance.link_gb_s,
+                "network (Gbit/s)": instance.network_gbit_s,
+                "EFA": "yes" if instance.efa else "no",
             }
         )
     return pandas.DataFrame(rows)

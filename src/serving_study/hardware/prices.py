@@ -100,17 +100,17 @@ class Offer:
         return self.price.usd_per_hour / self.gpus if self.price and self.gpus else None
 
     def as_dict(self) -> dict:
-        about = self.price.as_dict() if self.price else dict.fromkeys(("usd_per_hour", "source", "region", "date"))
+        price = self.price.as_dict() if self.price else dict.fromkeys(("usd_per_hour", "source", "region", "date"))
         return {
             "instance": self.instance,
             "gpu": self.gpu,
             "gpus": self.gpus,
             "memory_gib": self.memory_gib,
-            "usd_per_hour": about["usd_per_hour"],
+            "usd_per_hour": price["usd_per_hour"],
             "usd_per_gpu_hour": self.usd_per_gpu_hour,
-            "region": about["region"],
-            "date": about["date"],
-            "source": about["source"],
+            "region": price["region"],
+            "date": price["date"],
+            "source": price["source"],
             "why": self.why,
         }
 
@@ -196,8 +196,8 @@ def known(host: str, region: str = REGION) -> Price | None:
 
 
 def _known(instance: str | None, region: str) -> Price | None:
-    found = [price for price in (_kept(instance, region), table().get((instance, region))) if price]
-    return max(found, key=lambda price: price.date, default=None)
+    prices = [price for price in (_kept(instance, region), table().get((instance, region))) if price]
+    return max(prices, key=lambda price: price.date, default=None)
 
 
 def share(host: str, region: str = REGION) -> Price | None:
@@ -231,7 +231,7 @@ def share(host: str, region: str = REGION) -> Price | None:
 @functools.cache
 def table() -> dict[tuple[str, str], Price]:
     """The prices that ship, by instance type and region. Raises StoreError for a table that is damaged."""
-    found = {}
+    prices = {}
     with open(TABLE, encoding="utf-8", newline="") as file:
         for line, row in enumerate(csv.DictReader(file), start=2):
             if (
@@ -247,10 +247,10 @@ def table() -> dict[tuple[str, str], Price]:
                     allowed="instance, region, digits, YYYY-MM-DD, a source",
                     next=f"git diff {TABLE}",
                 )
-            found[row["instance"], row["region"]] = Price(
+            prices[row["instance"], row["region"]] = Price(
                 row["instance"], float(row["usd_per_hour"]), row["source_title"], row["region"], row["date"]
             )
-    return found
+    return prices
 
 
 def offers(hosts: Sequence[str] = (), region: str = REGION, *, ask: bool = True) -> tuple[list[Offer], str | None]:
@@ -260,7 +260,7 @@ def offers(hosts: Sequence[str] = (), region: str = REGION, *, ask: bool = True)
     AWS is asked of each, and no more once it cannot be reached; then the newest price is taken that was fetched earlier
     or ships. A type that AWS does not offer in this region has no price, whatever was known before. Raises PriceError
     for a host that is named and has none."""
-    found, unreachable = [], None
+    host_offers, unreachable = [], None
     for instance in [named(host) for host in hosts] or ceilings.instances():
         price = why = None
         if ask and unreachable is None:
@@ -276,7 +276,7 @@ def offers(hosts: Sequence[str] = (), region: str = REGION, *, ask: bool = True)
         if hosts and why:
             raise why
         place = ceilings.instances().get(instance)
-        found.append(
+        host_offers.append(
             Offer(
                 instance,
                 place and place.gpu.name,
@@ -286,7 +286,7 @@ def offers(hosts: Sequence[str] = (), region: str = REGION, *, ask: bool = True)
                 str(why.what) if why else None,
             )
         )
-    return found, unreachable and unreachable.why
+    return host_offers, unreachable and unreachable.why
 
 
 def _nothing(instance: str, region: str, unreachable: PriceListError | None) -> PriceError:
@@ -325,10 +325,10 @@ def fetch(host: str, region: str = REGION) -> Price:
     Raises PriceListError without credentials, permission or network, and PriceError without an instance type, and for
     an answer with no price or with several."""
     instance = named(host)
-    found = parse(_ask(instance, region), instance, region)
+    price = parse(_ask(instance, region), instance, region)
 
-    files.write(_file(instance, region), found.as_dict())
-    return found
+    files.write(_file(instance, region), price.as_dict())
+    return price
 
 
 def parse(answers: Iterable[str], instance: str, region: str) -> Price:
@@ -337,7 +337,7 @@ def parse(answers: Iterable[str], instance: str, region: str) -> Price:
     A product has on-demand terms by offer, each with dimensions by rate. What is no price: reservations (their hours
     may cost 0), a capacity block's 0, and products of another system, tenancy or licence, which a filter too few lets
     through. Raises PriceError for none, and for several that differ."""
-    found, wanted = {}, FILTERS | {"instanceType": instance, "regionCode": region}
+    date_by_usd, wanted = {}, FILTERS | {"instanceType": instance, "regionCode": region}
     try:
         for product in map(json.loads, answers):
             attributes = product["product"]["attributes"]
@@ -347,7 +347,7 @@ def parse(answers: Iterable[str], instance: str, region: str) -> Price:
                 for dimension in term["priceDimensions"].values():
                     usd = float(dimension["pricePerUnit"].get("USD", 0))
                     if usd > 0 and dimension["unit"] in HOURLY:
-                        found.setdefault(usd, product.get("publicationDate") or term["effectiveDate"])
+                        date_by_usd.setdefault(usd, product.get("publicationDate") or term["effectiveDate"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PriceError(
             "the AWS Price List answered what cannot be read",
@@ -355,10 +355,10 @@ def parse(answers: Iterable[str], instance: str, region: str) -> Price:
             allowed="products with terms, offers and price dimensions (format aws_v1)",
             next=GIVE,
         ) from None
-    if len(found) != 1:
-        what = "several on-demand prices" if found else "no on-demand price"
+    if len(date_by_usd) != 1:
+        what = "several on-demand prices" if date_by_usd else "no on-demand price"
         value = f"{instance} in {region}" + (
-            f": {', '.join(f'{usd:g}' for usd in sorted(found))} USD an hour" if found else ""
+            f": {', '.join(f'{usd:g}' for usd in sorted(date_by_usd))} USD an hour" if date_by_usd else ""
         )
         raise PriceError(
             f"the AWS Price List has {what}",
@@ -366,7 +366,7 @@ def parse(answers: Iterable[str], instance: str, region: str) -> Price:
             allowed="one for Linux, on demand, shared tenancy",
             next=_near(instance, region) or f"another --region, or {GIVE}",
         )
-    [(usd, date)] = found.items()
+    [(usd, date)] = date_by_usd.items()
     return Price(instance, usd, "AWS Price List", region, date[:10])
 
 

@@ -90,8 +90,8 @@ class Rates:
         return f"probed on {self.at[:10]}"
 
     def as_dict(self) -> dict:
-        found = asdict(self)
-        return found | {
+        fields = asdict(self)
+        return fields | {
             "rates": [asdict(rate) | {"median": rate.median, "spread": round(rate.spread, 4)} for rate in self.rates]
         }
 
@@ -135,8 +135,12 @@ def measure(host: "Host", environment: "Environment") -> Rates:
     kind = "bf16" if host.gpus or hosts.computes_bf16() else "fp32"
     devices = [f"cuda:{position}" for position in range(len(host.gpus))] or ["cpu"]
     rows, done = _ask([environment.python, SCRIPT, kind, *devices])
-    found = tuple(Rate(row["name"], row["device"], row["unit"], tuple(row["values"]), row["seconds"]) for row in rows)
-    return Rates(host.profile, files.now(), host.identity(), environment.identity() | {"torch": done["torch"]}, found)
+    measured = tuple(
+        Rate(row["name"], row["device"], row["unit"], tuple(row["values"]), row["seconds"]) for row in rows
+    )
+    return Rates(
+        host.profile, files.now(), host.identity(), environment.identity() | {"torch": done["torch"]}, measured
+    )
 
 
 def _ask(command: list) -> tuple[list[dict], dict]:
@@ -187,11 +191,11 @@ def _ask(command: list) -> tuple[list[dict], dict]:
     return rows[:-1], rows[-1]
 
 
-def keep(found: Rates) -> Path:
+def keep(measured: Rates) -> Path:
     """Write the figures into the cache, in place of earlier ones of the same profile."""
 
     file = paths.CACHE / "rates.json"
-    files.write(file, _read() | {found.profile: found.as_dict()})
+    files.write(file, _read() | {measured.profile: measured.as_dict()})
     return file
 
 

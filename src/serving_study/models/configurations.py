@@ -104,28 +104,28 @@ def text(config: dict) -> dict:
     kind = config.get("model_type")
     _refuse_encoders(config)
     nested = next((config[name] for name in NESTED if isinstance(config.get(name), dict)), {})
-    found = {name: value for name, value in config.items() if name not in NESTED} | nested
-    if not _says_all(found):
+    text_config = {name: value for name, value in config.items() if name not in NESTED} | nested
+    if not _says_all(text_config):
         completed = _of_class(config)
         if completed is None and nested.get("model_type") not in (None, kind):
-            return text(found)
-        found = (completed or {}) | {name: value for name, value in found.items() if value is not None}
-        found["model_type"] = (completed or found).get("model_type")
+            return text(text_config)
+        text_config = (completed or {}) | {name: value for name, value in text_config.items() if value is not None}
+        text_config["model_type"] = (completed or text_config).get("model_type")
         if completed is None:
-            _refuse_unknown_layers(found)
-        _refuse_encoders(found)
-        _rename(found)
-    _correct(found)
+            _refuse_unknown_layers(text_config)
+        _refuse_encoders(text_config)
+        _rename(text_config)
+    _correct(text_config)
     needed = ["num_hidden_layers", "vocab_size"]
-    needed += [] if found.get("model_type") in STATES_ALONE else ["hidden_size", "num_attention_heads"]
-    missing = [name for name in needed if not _is_number(found.get(name))]
+    needed += [] if text_config.get("model_type") in STATES_ALONE else ["hidden_size", "num_attention_heads"]
+    missing = [name for name in needed if not _is_number(text_config.get(name))]
     if missing:
         raise ModelError(
             "config.json lacks what the arithmetic needs",
-            value=f"{', '.join(missing)} ({found.get('model_type')})",
+            value=f"{', '.join(missing)} ({text_config.get('model_type')})",
             allowed="a whole number each",
         )
-    return found
+    return text_config
 
 
 def layer_kinds(config: dict) -> list[str]:
@@ -258,28 +258,28 @@ def _quiet() -> Iterator[None]:
             os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = before
 
 
-def _rename(found: dict) -> None:
+def _rename(text_config: dict) -> None:
     """Puts what goes by another name under Llama's."""
-    inner = found.get("attn_config") if isinstance(found.get("attn_config"), dict) else {}
+    inner = text_config.get("attn_config") if isinstance(text_config.get("attn_config"), dict) else {}
     for name, others in NAMES.items():
-        value = next((found[other] for other in others if found.get(other)), inner.get("kv_n_heads"))
+        value = next((text_config[other] for other in others if text_config.get(other)), inner.get("kv_n_heads"))
         if value and (name == "num_key_value_heads" or value != inner.get("kv_n_heads")):
-            found[name] = value
+            text_config[name] = value
 
 
-def _correct(found: dict) -> None:
+def _correct(text_config: dict) -> None:
     """What a family means by its file, where that is not what it says."""
-    family = found.get("model_type")
-    multi_query = found.get("multi_query") and not found.get("new_decoder_architecture")
+    family = text_config.get("model_type")
+    multi_query = text_config.get("multi_query") and not text_config.get("new_decoder_architecture")
     if family in ("falcon", "RefinedWeb", "RefinedWebModel", "gpt_bigcode") and multi_query:
-        found["num_key_value_heads"] = 1
-    if family == "chatglm" and not found.get("multi_query_attention"):
-        found["num_key_value_heads"] = found.get("num_attention_heads")
+        text_config["num_key_value_heads"] = 1
+    if family == "chatglm" and not text_config.get("multi_query_attention"):
+        text_config["num_key_value_heads"] = text_config.get("num_attention_heads")
     if family == "minicpm3":  # served with whole heads
-        found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
-        found.pop("kv_lora_rank", None)
+        text_config["head_dim"] = text_config["qk_nope_head_dim"] + text_config["qk_rope_head_dim"]
+        text_config.pop("kv_lora_rank", None)
     if family == "longcat_flash":  # two attention layers in each
-        found["num_hidden_layers"] = 2 * found["num_layers"]
+        text_config["num_hidden_layers"] = 2 * text_config["num_layers"]
 
 
 def _refuse_encoders(config: dict) -> None:

@@ -182,7 +182,7 @@ def write_tokenizer(fields: dict, out: Path) -> None:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     tokenizer.save(str(out / "tokenizer.json"))
     bos, eos = (tokens[fields[f"tokenizer.ggml.{name}_token_id"]] for name in ("bos", "eos"))
-    about = {
+    tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos,
         "eos_token": eos,
@@ -191,7 +191,7 @@ def write_tokenizer(fields: dict, out: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (out / "tokenizer_config.json").write_text(
-        json.dumps(about | {"chat_template": fields["tokenizer.chat_template"]}, indent=2)
+        json.dumps(tokenizer_config | {"chat_template": fields["tokenizer.chat_template"]}, indent=2)
     )
 
 
@@ -250,8 +250,8 @@ def _read_raw(file: Path) -> dict:
     header = json.loads(raw[8 : 8 + length])
     body = memoryview(raw)[8 + length :]
     return {
-        name: (about["dtype"], about["shape"], body[slice(*about["data_offsets"])])
-        for name, about in header.items()
+        name: (tensor["dtype"], tensor["shape"], body[slice(*tensor["data_offsets"])])
+        for name, tensor in header.items()
         if name != "__metadata__"
     }
 

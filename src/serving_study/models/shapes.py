@@ -131,20 +131,20 @@ class Shape:
         self._check_tp(tp)
         rows = math.ceil(self.vocabulary / VOCABULARY_PADDING) * VOCABULARY_PADDING if padded else self.vocabulary
         embedding = Tensor("embedding", rows * self.hidden // tp)
-        found = [embedding] if stage == 0 or (stage == pp - 1 and self.tied) else []
+        tensors = [embedding] if stage == 0 or (stage == pp - 1 and self.tied) else []
         for layer in self.stage_layers(pp)[stage]:
             kind = self.layer_kinds[layer]
             attention = (
                 self._linear(tp) if kind == "linear" else self._latent(tp) if self.latent else self._attention(tp)
             )
-            found += [
+            tensors += [
                 *attention,
                 *self._mlp(layer, tp),
                 Tensor("norm", self.hidden, 4 if self.family in ("gemma2", "gemma3_text") else 2),
             ]
         if stage == pp - 1:
-            found += [Tensor("norm", self.hidden)] + ([] if self.tied else [Tensor("head", embedding.elements)])
-        return found
+            tensors += [Tensor("norm", self.hidden)] + ([] if self.tied else [Tensor("head", embedding.elements)])
+        return tensors
 
     def weights_bytes(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> int:
         """Memory that the weights take on a rank of `stage` (the fullest stage when None), rotary table and rounding
@@ -283,16 +283,16 @@ class Shape:
         width, kv_width = self.heads * self.head_dim // tp, max(1, self.kv_heads // tp) * self.head_dim
         gate = width if self.family in HYBRID else 0  # these gate the attention's output
         qkv = width + gate + 2 * kv_width
-        found = [Tensor("qkv", qkv * self.hidden), Tensor("output", width * self.hidden)]
+        tensors = [Tensor("qkv", qkv * self.hidden), Tensor("output", width * self.hidden)]
         if self.config.get("attention_bias") or self.config.get("qkv_bias", self.family in ("qwen2", "qwen2_moe")):
-            found.append(Tensor("qkv bias", qkv))
+            tensors.append(Tensor("qkv bias", qkv))
         if self.config.get("attention_bias"):
-            found.append(Tensor("output bias", self.hidden))
+            tensors.append(Tensor("output bias", self.hidden))
         if self.family == "gpt_oss":
-            found.append(Tensor("attention sinks", self.heads // tp))
+            tensors.append(Tensor("attention sinks", self.heads // tp))
         if self.family.startswith("qwen3") or self.family == "gemma3_text":
-            found.append(Tensor("head norm", self.head_dim, 2))
-        return found
+            tensors.append(Tensor("head norm", self.head_dim, 2))
+        return tensors
 
     def _latent(self, tp: int) -> list[Tensor]:
         get, heads = self.config.get, self.heads // tp
@@ -327,24 +327,24 @@ class Shape:
         get = self.config.get
         sparse_from, step = get("first_k_dense_replace", 0), get("decoder_sparse_step") or get("moe_layer_freq") or 1
         if not self.experts or layer < sparse_from or (layer + 1) % step or layer in (get("mlp_only_layers") or ()):
-            found = _gated(self.hidden, self.config["intermediate_size"] // tp)
-            return found + (
+            tensors = _gated(self.hidden, self.config["intermediate_size"] // tp)
+            return tensors + (
                 [Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)]
                 if get("mlp_bias")
                 else []
             )
         width = get("moe_intermediate_size") or self.config["intermediate_size"]
-        found = [Tensor("router", self.experts * self.hidden), *_gated(self.hidden, width // tp, self.experts)]
+        tensors = [Tensor("router", self.experts * self.hidden), *_gated(self.hidden, width // tp, self.experts)]
         if self.family == "gpt_oss":
-            found.append(Tensor("router and expert biases", self.experts * (1 + 2 * width // tp + self.hidden)))
+            tensors.append(Tensor("router and expert biases", self.experts * (1 + 2 * width // tp + self.hidden)))
         if get("topk_method") == "noaux_tc":
-            found.append(Tensor("router correction", self.experts))
+            tensors.append(Tensor("router correction", self.experts))
         shared = get("shared_expert_intermediate_size") or get("n_shared_experts", 0) * width
         if shared:
-            found += _gated(self.hidden, shared // tp)
+            tensors += _gated(self.hidden, shared // tp)
         if get("shared_expert_intermediate_size"):
-            found.append(Tensor("shared gate", self.hidden))
-        return found
+            tensors.append(Tensor("shared gate", self.hidden))
+        return tensors
 
 
 def allocated_bytes(size: int) -> int:
@@ -371,8 +371,8 @@ def load(source: str | Path) -> Shape:
         SHAPES / str(source).rsplit("/", 1)[-1].lower() / "config.json",
         hub.kept_config(str(source)),
     )
-    found = next((file for file in places if file and file.is_file()), None) or _fetched(str(source))
-    if found is None:
+    config_file = next((file for file in places if file and file.is_file()), None) or _fetched(str(source))
+    if config_file is None:
         known = ", ".join(sorted(folder.name for folder in SHAPES.iterdir() if folder.is_dir()))
         allowed = f"a path, a hub id, or one of {known}"
         raise ModelError(
@@ -383,10 +383,10 @@ def load(source: str | Path) -> Shape:
             or f"hf download {source} config.json",
         )
     try:
-        config = json.loads(found.read_text())
+        config = json.loads(config_file.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError("not a config.json", value=f"{found}: {error}", allowed="one JSON object") from None
-    return of_config(config, name=str(source) if found.parent != path else path.name)
+        raise ModelError("not a config.json", value=f"{config_file}: {error}", allowed="one JSON object") from None
+    return of_config(config, name=str(source) if config_file.parent != path else path.name)
 
 
 def first_layers(config: dict, layers: int) -> dict:
@@ -403,9 +403,14 @@ def of_config(config: dict, *, name: str = "model") -> Shape:
     if not isinstance(config, dict):
         raise ModelError("not a config.json", value=type(config).__name__, allowed="one JSON object")
     try:
-        found = configurations.text(config)
-        configurations.check_dtype(found)
-        return Shape(name, found, tuple(configurations.layer_kinds(found)), _tupled(configurations.layer_heads(found)))
+        text_config = configurations.text(config)
+        configurations.check_dtype(text_config)
+        return Shape(
+            name,
+            text_config,
+            tuple(configurations.layer_kinds(text_config)),
+            _tupled(configurations.layer_heads(text_config)),
+        )
     except (TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError, ValueError) as error:
         raise ModelError(
             "this config.json cannot be read",

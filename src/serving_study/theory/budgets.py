@@ -63,17 +63,17 @@ def fits(
         for host in hosts:
             row = {"model": name, "host": host, "tp": ranks(shape, ceilings.of_host(host).count)}
             try:
-                found = {
+                budget_by_length = {
                     length: budget(name, host, utilization, max_model_len=length, element_bytes=element_bytes)
                     for length in lengths
                 }
             except ModelError as error:
                 rows.append(row | {"reason": error.what})
                 continue
-            first = found[lengths[0]]
+            first = budget_by_length[lengths[0]]
             row |= {"weights_gib": first.weights_gib, "kv_gib": first.kv_gib}
             if first.kv_gib <= 0:
                 rows.append(row | {"reason": "out of memory"})
                 continue
-            rows.append(row | {length: each.max_concurrency for length, each in found.items()})
+            rows.append(row | {length: each.max_concurrency for length, each in budget_by_length.items()})
     return pandas.DataFrame(rows).reindex(columns=["model", "host", "tp", "weights_gib", "kv_gib", *lengths, "reason"])

@@ -95,7 +95,7 @@ def machine(
     With `probed` the ceilings are those measured. What a baseline on the same GPU reached is kept, up to the measured
     ceiling; a link is no faster than measured."""
     same = (
-        next((found for name, found in fitted().items() if ceilings.of_host(name).gpu == host.gpu), None)
+        next((efficiencies for name, efficiencies in fitted().items() if ceilings.of_host(name).gpu == host.gpu), None)
         if constants is None
         else constants
     )
@@ -126,8 +126,8 @@ def machine(
 
 def probed_rates(host: ceilings.Instance) -> rates.Rates | None:
     """What `serving-study doctor --probe` measured on a machine of this host's GPU and number, if it did here."""
-    found = rates.known(f"{host.gpu.name}x{host.count}")
-    return found if found and found.value(rates.MEMORY) and found.tflops else None
+    probed = rates.known(f"{host.gpu.name}x{host.count}")
+    return probed if probed and probed.value(rates.MEMORY) and probed.tflops else None
 
 
 def is_calibrated(host: str) -> bool:
@@ -137,15 +137,13 @@ def is_calibrated(host: str) -> bool:
 
 @functools.cache
 def lengths(concurrency: int, prompts: int) -> tuple[tuple[int, int], ...]:
-    """(input, output) tokens of so many requests: those of the book's own prompts, as the published baseline cells had
-    them.
-    """
+    """(input, output) tokens of `prompts` requests, as the published baseline cells measured the book's own prompts."""
     cells = _published_baseline()
-    found = [
+    request_lengths = [
         (request["input_tokens"], request["output_tokens"])
         for request in store.requests_of(cells.get(concurrency, cells[max(cells)]))
     ]
-    return tuple((found * (1 + prompts // len(found)))[:prompts])
+    return tuple((request_lengths * (1 + prompts // len(request_lengths)))[:prompts])
 
 
 @functools.cache
@@ -157,9 +155,9 @@ def _published_baseline() -> dict:
 
 def recalibrate() -> dict[str, tuple[float, float]]:
     """Fit both constants of every host that has a measured baseline."""
-    found = {}
+    efficiencies = {}
     for section, host, cells, baseline in measured_cells():
-        if host in found:
+        if host in efficiencies:
             continue
         own = {concurrency: cell for (arm, concurrency), cell in cells.items() if arm == baseline}
         fitted = fit(
@@ -168,8 +166,8 @@ def recalibrate() -> dict[str, tuple[float, float]]:
             {c: lengths(c, verdicts.LOADS[section][c]) for c in own},
             {c: cell["median_tpot_ms"] for c, cell in own.items()},
         )
-        found[host] = (fitted.efficiency, fitted.compute_efficiency)
-    return found
+        efficiencies[host] = (fitted.efficiency, fitted.compute_efficiency)
+    return efficiencies
 
 
 def remeasure_waits() -> dict[str, tuple[float, str]]:
@@ -185,7 +183,7 @@ def remeasure_waits() -> dict[str, tuple[float, str]]:
         .mean()
     )
     step = (tpot["baseline-synchronous"] - tpot["baseline"]).mean() / 1000
-    found = {"step": (step, "baseline-synchronous, over baseline")}
+    measured_waits = {"step": (step, "baseline-synchronous, over baseline")}
     cells = next(cells for _, name, cells, _ in measured_cells() if name == host)
     on = machine(ceilings.of_host(host))
     for launched, wanted in (("in pieces", "draft-k3, its graphs on"), ("by kernel", "draft-k1")):
@@ -202,8 +200,8 @@ def remeasure_waits() -> dict[str, tuple[float, str]]:
                     * speculation.tokens_a_round
                     / (speculation.k * speculation.draft.layers)
                 )
-        found[launched] = statistics.fmean(left), wanted
-    return found
+        measured_waits[launched] = statistics.fmean(left), wanted
+    return measured_waits
 
 
 def measured_cells():
@@ -245,8 +243,8 @@ def measured_cells():
 
 
 def kinds_by_arm(cells: pandas.DataFrame) -> dict[str, str]:
-    """Arm to what has to be said of its cells."""
-    return {arm: comparisons.kinds(mine) for arm, mine in cells.groupby("arm")}
+    """The `comparisons.kinds` of each arm's cells."""
+    return {arm: comparisons.kinds(arm_cells) for arm, arm_cells in cells.groupby("arm")}
 
 
 def _first(wide: pandas.DataFrame, baseline: str):
@@ -258,10 +256,10 @@ def _cell(arm: str, row, launched: str, labels: str) -> dict:
 
     Where the counters are known, the tokens of a round are the measured ones.
     """
-    about = row.to_dict() | {"labels": labels}
+    measured = row.to_dict() | {"labels": labels}
     if arm in SPLITS:
         size, tp, pp = SPLITS[arm]
-        return about | {"rank": work(shapes.load(f"qwen2.5-{size}-instruct"), tp, pp), "speculation": None}
+        return measured | {"rank": work(shapes.load(f"qwen2.5-{size}-instruct"), tp, pp), "speculation": None}
     k = int(arm.split("-k")[1].split(",")[0]) if "-k" in arm else 0
     speculation = None
     if k:
@@ -272,7 +270,7 @@ def _cell(arm: str, row, launched: str, labels: str) -> dict:
             else alpha_of((row["total_output_tokens"] / (row["total_output_tokens"] - accepted) - 1) / k, k)
         )
         speculation = speculate(k, alpha, work(shapes.load(DRAFT)) if arm.startswith("draft") else None, launched)
-    return about | {"rank": work(shapes.load(TARGET)), "speculation": speculation}
+    return measured | {"rank": work(shapes.load(TARGET)), "speculation": speculation}
 
 
 def main() -> None:

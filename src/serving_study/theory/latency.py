@@ -233,5 +233,5 @@ def fit(
             for concurrency, wanted in measured.items()
         ]
 
-    found = optimize.least_squares(error, x0=(0.8, 0.6), bounds=((0.05, 0.02), (1.0, 1.0)), diff_step=0.02)
-    return replace(machine, efficiency=float(found.x[0]), compute_efficiency=float(found.x[1]))
+    solution = optimize.least_squares(error, x0=(0.8, 0.6), bounds=((0.05, 0.02), (1.0, 1.0)), diff_step=0.02)
+    return replace(machine, efficiency=float(solution.x[0]), compute_efficiency=float(solution.x[1]))

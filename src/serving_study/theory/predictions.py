@@ -90,8 +90,8 @@ def basis(host: str) -> str:
 
 def ceilings_of(host: str) -> str:
     """In words: what a prediction takes for the most that this host can do."""
-    found = probed_rates(ceilings.of_host(host))
-    return f"ceilings: {found.label if found else 'datasheet'}"
+    probed = probed_rates(ceilings.of_host(host))
+    return f"ceilings: {probed.label if probed else 'datasheet'}"
 
 
 def predict(
@@ -125,7 +125,7 @@ def predict(
             rows.append(row | {"reason": f"needs {tp * pp} GPUs, {host} has {place.count}"})
             continue
         try:
-            found = capacity.predict(
+            prediction = capacity.predict(
                 capacity.Server(target, place.gpu, tp=tp, pp=pp, max_num_seqs=128, speculative_tokens=k, draft=drafted)
             )
         except ModelError as error:
@@ -133,17 +133,17 @@ def predict(
                 raise
             rows.append(row | {"reason": f"{error.what}: {error.value}"})
             continue
-        row |= {"weights_gib": found.weights_gib}
-        if not found.starts:
+        row |= {"weights_gib": prediction.weights_gib}
+        if not prediction.starts:
             rows.append(
                 row
                 | {
-                    "reason": f"out of memory: {found.weights_gib:.1f} GiB of weights, "
+                    "reason": f"out of memory: {prediction.weights_gib:.1f} GiB of weights, "
                     f"{place.gpu.memory_gib:.1f} GiB of memory"
                 }
             )
             continue
-        row |= {"kv_tokens": found.tokens, "max_concurrency": found.max_concurrency}
+        row |= {"kv_tokens": prediction.tokens, "max_concurrency": prediction.max_concurrency}
         rank, on = work(target, tp, pp), machine(place, probed=probed)
         rate = (acceptance or {}).get(arm, _reference_rate(arm, target, drafted)) if k else None
         if k and rate is None:
@@ -213,7 +213,7 @@ def errors() -> pandas.DataFrame:
             if arm == baseline:
                 base[concurrency] = seen["total_token_throughput"], cell["total_token_throughput"]
                 continue
-            about = {
+            cell_columns = {
                 "section": section,
                 "host": host,
                 "arm": arm,
@@ -222,20 +222,20 @@ def errors() -> pandas.DataFrame:
                 "took_part": TOOK_PART.get((host, arm)),
             }
             rows.append(
-                about
+                cell_columns
                 | {
                     "metric": "median TPOT (ms)",
                     "predicted": seen["median_tpot_ms"],
                     "measured": cell["median_tpot_ms"],
                 }
             )
-            mine, theirs = base[concurrency]
+            predicted_baseline, measured_baseline = base[concurrency]
             rows.append(
-                about
+                cell_columns
                 | {
                     "metric": "throughput, multiple of the baseline",
-                    "predicted": seen["total_token_throughput"] / mine,
-                    "measured": cell["total_token_throughput"] / theirs,
+                    "predicted": seen["total_token_throughput"] / predicted_baseline,
+                    "measured": cell["total_token_throughput"] / measured_baseline,
                 }
             )
     frame = pandas.DataFrame(rows)
@@ -248,14 +248,13 @@ PREDICTED = ("median_tpot_ms", "median_ttft_ms", "output_throughput", "total_tok
 def beside(
     section: int, host: str, metric: str, cells: pandas.DataFrame | None = None, *, multiples: bool = True
 ) -> pandas.DataFrame:
-    """What `plots.beside` draws: for a host with a published baseline, each arm's prediction and its measured figure,
-    and the mean of `cells` beside them.
+    """The rows of `plots.beside`: predicted and measured figures of each arm of a host with a published baseline, and
+    the mean of `cells`.
 
-    As multiples of the baseline's own; absolute figures on request, and only of one host. Figures published by the
-    reference study have the source `reference`, those of the book's own machines `measured`; `cells` of the same host
-    take the place of the latter. `labels` are what has to be said of a measured figure: random weights, prescribed
-    acceptance."""
-    known = {(number, name): (found, baseline) for number, name, found, baseline in measured_cells()}
+    Figures are multiples of the baseline; with `multiples=False` absolute, and of one host only. `source` is
+    `reference` for the reference study and `measured` for the book's own machines, whose published figures `cells` of
+    the same host replace. `labels` qualify a measured figure: random weights, prescribed acceptance."""
+    known = {(number, name): (measured, baseline) for number, name, measured, baseline in measured_cells()}
     if metric not in PREDICTED or (section, host) not in known:
         raise ParameterError(
             "nothing to put beside one another",
@@ -268,11 +267,11 @@ def beside(
             value=", ".join(sorted({host, *cells["host"]})),
             allowed="multiples=True, or one host",
         )
-    found, baseline = known[section, host]
+    measured, baseline = known[section, host]
     on, rows = machine(ceilings.of_host(host)), []
     ours = "reference" if host in set(reference.load(section)["host"]) else "measured"
     replaced = ours == "measured" and cells is not None and host in set(cells["host"])
-    for (arm, concurrency), cell in found.items():
+    for (arm, concurrency), cell in measured.items():
         seen = closed_loop(
             lengths(concurrency, verdicts.LOADS[section][concurrency]),
             concurrency,
@@ -300,9 +299,9 @@ def beside(
             comparisons.summary(comparisons.without_repeats(cells), metric),
             kinds_by_arm(cells),
         )
-        about = {"source": "measured", "host": ", ".join(sorted(set(cells["host"])))}
+        source = {"source": "measured", "host": ", ".join(sorted(set(cells["host"])))}
         rows += [
-            about | {"arm": row.arm, "concurrency": int(row.concurrency), "value": row.mean, "labels": kinds[row.arm]}
+            source | {"arm": row.arm, "concurrency": int(row.concurrency), "value": row.mean, "labels": kinds[row.arm]}
             for row in means.itertuples(index=False)
         ]
     frame = pandas.DataFrame(rows).dropna(subset=["value"])

