@@ -41,17 +41,17 @@ def advise(
     from ..hardware import hosts
 
     wanted, own = advice.targets(slo), hosts.detect().name
-    found = [
+    of_hosts = [
         advice.of_host(
             name, options.number(section), wanted, price=options.price_of(name, price, fetch_price, region), own=own
         )
         for name in host or [own]
     ]
     if as_json:
-        print(json.dumps([one.as_dict() for one in found] if len(found) > 1 else found[0].as_dict(), indent=1))
+        print(json.dumps([one.as_dict() for one in of_hosts] if len(of_hosts) > 1 else of_hosts[0].as_dict(), indent=1))
     else:
-        print("\n\n".join("\n".join(advice.lines(one)) for one in found))
-        print("\n".join(advice.across(found)))
+        print("\n\n".join("\n".join(advice.lines(one)) for one in of_hosts))
+        print("\n".join(advice.across(of_hosts)))
     raise typer.Exit(
-        0 if any(one.found for one in found) else 1 if any(one.basis == "measured" for one in found) else 3
+        0 if any(one.found for one in of_hosts) else 1 if any(one.basis == "measured" for one in of_hosts) else 3
     )

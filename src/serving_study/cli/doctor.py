@@ -39,13 +39,13 @@ def doctor(
     """
     from ..doctor import checks as doctors
 
-    found = doctors.look(options.number(section) if section else None, imports=imports)
+    all_findings = doctors.look(options.number(section) if section else None, imports=imports)
     added, measured = doctors.probe() if probe else ([], None)
-    found += added
-    about = {"probe": measured and measured.as_dict()} if probe else {}
+    all_findings += added
+    probe_record = {"probe": measured and measured.as_dict()} if probe else {}
     print(
-        json.dumps(findings.as_dict(found) | about, indent=1)
+        json.dumps(findings.as_dict(all_findings) | probe_record, indent=1)
         if as_json
-        else "\n".join([*findings.lines(found), findings.summary(found)])
+        else "\n".join([*findings.lines(all_findings), findings.summary(all_findings)])
     )
-    raise typer.Exit(1 if findings.counts(found)[findings.FAIL] else 0)
+    raise typer.Exit(1 if findings.counts(all_findings)[findings.FAIL] else 0)

@@ -97,13 +97,13 @@ def predict(
 
 def rates(pairs: list[str]) -> dict[str, float]:
     """Arm to acceptance rate."""
-    found = {}
+    by_arm = {}
     for pair in pairs:
         arm, _, rate = pair.partition("=")
         try:
-            found[arm] = float(rate)
+            by_arm[arm] = float(rate)
         except ValueError:
             raise ParameterError(
                 "--acceptance wants an arm and a rate", value=pair, allowed="--acceptance draft-k3=0.6"
             ) from None
-    return found
+    return by_arm

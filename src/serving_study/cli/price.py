@@ -35,9 +35,9 @@ def price(
     or has no known price."""
     from ..hardware import prices
 
-    found, unreachable = prices.offers(instance, region, ask=not offline)
+    offers, unreachable = prices.offers(instance, region, ask=not offline)
     if offline or unreachable:
-        dates = sorted({offer.price.date for offer in found if offer.price})
+        dates = sorted({offer.price.date for offer in offers if offer.price})
         kept = (
             f"what is known here, of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
             if dates
@@ -56,14 +56,14 @@ def price(
                     "region": region,
                     "asked": not offline,
                     "unreachable": unreachable,
-                    "prices": [offer.as_dict() for offer in found],
+                    "prices": [offer.as_dict() for offer in offers],
                 },
                 indent=1,
             )
         )
         return
     cells = [("instance", "GPUs", "GiB each", "USD an hour", "USD a GPU-hour", "region", "date", "source")]
-    for offer in found:
+    for offer in offers:
         gpus = (f"{offer.gpus} {offer.gpu}", f"{offer.memory_gib:.1f}") if offer.gpu else ("–", "–")
         cost = (
             (

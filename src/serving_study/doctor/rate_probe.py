@@ -26,23 +26,23 @@ def probe(host: Host, environment: Environment | None) -> tuple[list[Finding], R
         ], None
     try:
         rates.quiet(host)
-        found = rates.measure(host, environment)
-        rates.keep(found)
+        measured = rates.measure(host, environment)
+        rates.keep(measured)
     except (HostError, EngineEnvironmentError, TimeoutError, OSError) as error:
         return [of_error("probe", error, fix="serving-study doctor --probe")], None
-    return findings(found.rates), found
+    return findings(measured.rates), measured
 
 
 def findings(measured: Iterable[Rate]) -> list[Finding]:
     """Each figure in words; one that varies much is a warning."""
-    found = []
+    all_findings = []
     for rate in measured:
         said = (
             f"{rate.device}: {rate.median:.3g} {rate.unit} (quartiles {rate.spread:.0%} apart, "
             f"{len(rate.values)} repeats in {rate.seconds:.1f} s)"
         )
         steady = rate.spread <= rates.STEADY
-        found.append(
+        all_findings.append(
             Finding(f"probe, {rate.name}", said)
             if steady
             else Finding(
@@ -53,4 +53,4 @@ def findings(measured: Iterable[Rate]) -> list[Finding]:
                 "let the machine rest, then serving-study doctor --probe",
             )
         )
-    return found
+    return all_findings

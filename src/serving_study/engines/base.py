@@ -161,10 +161,10 @@ def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return ", ".join(prefix + word for word in near or known[:12]) + ("" if near or len(known) <= 12 else ", …")
 
 
-def unknown(kind: str, names: Iterable[str], known: Iterable[str] | None, **about) -> list[Problem]:
+def unknown(kind: str, names: Iterable[str], known: Iterable[str] | None, **fields) -> list[Problem]:
     """A problem each of those names that are not known; none where nothing says which are."""
     return (
-        [Problem(f"{kind} {name}", nearest(name, known), **about) for name in names if name not in known]
+        [Problem(f"{kind} {name}", nearest(name, known), **fields) for name in names if name not in known]
         if known is not None
         else []
     )

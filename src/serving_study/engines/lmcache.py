@@ -146,30 +146,30 @@ def mapping(given) -> dict | None:
 
 def sidecar_problems(arm: Process, accepted: Mapping) -> list[Problem]:
     """Flags of the server beside the arm's that it does not have, with what they are called now."""
-    flags, found = accepted.get("lmcache_server"), []
+    flags, problems = accepted.get("lmcache_server"), []
     for name in arm.sidecar.options if arm.sidecar else ():
         if name in OLD_SERVER if flags is None else "--" + name.replace("_", "-") not in flags:
-            found.append(
+            problems.append(
                 Problem(
                     f"option {name} of the {arm.sidecar.engine} server",
                     OLD_SERVER.get(name) or nearest(name, [flag[2:].replace("-", "_") for flag in flags]),
                 )
             )
-    return found
+    return problems
 
 
 def variables(environment: Mapping, accepted: Mapping | None = None) -> list[Problem]:
     """LMCACHE_… variables, and the keys of the file that LMCACHE_CONFIG_FILE names, that LMCache would ignore."""
-    known, found = (accepted or {}).get("lmcache"), []
+    known, problems = (accepted or {}).get("lmcache"), []
     for name in sorted(environment):
         key = name.removeprefix(PREFIX).lower()
         if name.startswith(PREFIX) and key not in (*(known or KEYS), *OF_PROGRAM):
             clear = key in OLD_KEYS or difflib.get_close_matches(key, known or KEYS, n=1, cutoff=0.8)
             wanted = f"LMCACHE_{OLD_KEYS[key].upper()}" if key in OLD_KEYS else nearest(key, known or KEYS)
-            found.append(Problem(f"variable {name}", wanted, ignored=True, doubtful=not clear))
+            problems.append(Problem(f"variable {name}", wanted, ignored=True, doubtful=not clear))
     if file := environment.get("LMCACHE_CONFIG_FILE"):
-        found += _file(Path(str(file)), known)
-    return found
+        problems += _file(Path(str(file)), known)
+    return problems
 
 
 def _file(file: Path, known: Iterable[str] | None) -> list[Problem]:

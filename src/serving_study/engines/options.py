@@ -29,30 +29,30 @@ def problems(arm: Process, accepted: Mapping | None, versions: Mapping | None = 
     """Everything in a vLLM arm's options, speculative configuration, KV transfer and environment that `accepted` does
     not have.
     """
-    accepted, found = accepted or {}, []
+    accepted, all_problems = accepted or {}, []
     flags = accepted.get("flags")
     for name, value in arm.options.items():
         flag = "--" + name.replace("_", "-")
         flag = "--no-" + flag[2:] if value is False else flag
         if value is not None and (name in REMOVED if flags is None else flag not in flags):
-            found.append(
+            all_problems.append(
                 Problem(
                     f"option {name}", REMOVED.get(name) or nearest(name, [flag[2:].replace("-", "_") for flag in flags])
                 )
             )
-    found += unknown(
+    all_problems += unknown(
         "speculative key", (key.replace("-", "_") for key in arm.speculative or {}), accepted.get("speculative")
     )
-    found += lmcache.sidecar_problems(arm, accepted)
-    found += _kv_transfer(arm.options.get("kv_transfer_config"), accepted, versions or {})
-    found += unknown(
+    all_problems += lmcache.sidecar_problems(arm, accepted)
+    all_problems += _kv_transfer(arm.options.get("kv_transfer_config"), accepted, versions or {})
+    all_problems += unknown(
         "variable",
         (name for name in arm.environment if name.startswith("VLLM_")),
         accepted.get("variables"),
         ignored=True,
         doubtful=True,
     )
-    return found + lmcache.variables(arm.environment, accepted)
+    return all_problems + lmcache.variables(arm.environment, accepted)
 
 
 def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:
@@ -63,21 +63,25 @@ def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:
             if given is not None
             else []
         )
-    found = unknown("kv_transfer_config key", config, accepted.get("kv_transfer"))
+    all_problems = unknown("kv_transfer_config key", config, accepted.get("kv_transfer"))
     connector, connectors = config.get("kv_connector"), accepted.get("connectors")
     if connector in RENAMED_CONNECTORS and connector not in (connectors or ()):
-        found.append(Problem(f"connector {connector}", RENAMED_CONNECTORS[connector]))
+        all_problems.append(Problem(f"connector {connector}", RENAMED_CONNECTORS[connector]))
     elif connectors is not None and connector not in connectors and not config.get("kv_connector_module_path"):
-        found.append(Problem(f"connector {connector}", ", ".join(connectors)))
+        all_problems.append(Problem(f"connector {connector}", ", ".join(connectors)))
     extra = config.get("kv_connector_extra_config") or {}
     for inner in extra.get("connectors") or []:
-        found += _kv_transfer(inner, accepted, versions)
+        all_problems += _kv_transfer(inner, accepted, versions)
     if not str(connector).startswith("LMCache"):
-        return found
+        return all_problems
     if accepted and "lmcache" not in versions:
-        found.append(Problem("connector of LMCache, which is not installed", "lmcache in the engine's environment"))
+        all_problems.append(
+            Problem("connector of LMCache, which is not installed", "lmcache in the engine's environment")
+        )
     elif problem := accepted.get("errors", {}).get("lmcache"):
-        found.append(Problem(f"LMCache does not say what it accepts ({problem})", "an LMCache that can be imported"))
+        all_problems.append(
+            Problem(f"LMCache does not say what it accepts ({problem})", "an LMCache that can be imported")
+        )
     known = accepted.get("lmcache")
     for key in extra:
         inner = key.removeprefix("lmcache.")
@@ -88,5 +92,5 @@ def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:
             and (inner in (known or lmcache.KEYS) or inner.startswith("mp."))
         ):
             continue
-        found.append(lmcache.unknown_key(inner, known, "kv_connector_extra_config key ", key))
-    return found
+        all_problems.append(lmcache.unknown_key(inner, known, "kv_connector_extra_config key ", key))
+    return all_problems

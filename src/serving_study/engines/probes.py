@@ -55,9 +55,9 @@ def peers(environment: Environment, host: Host) -> Probe:
     Kept until the machine is started again. Raises as `engine` does.
     """
     with open("/proc/sys/kernel/random/boot_id") as file:
-        about = [file.read(), host.driver, [gpu.name for gpu in host.gpus], os.environ.get("CUDA_VISIBLE_DEVICES")]
+        inputs = [file.read(), host.driver, [gpu.name for gpu in host.gpus], os.environ.get("CUDA_VISIBLE_DEVICES")]
     return _kept(
-        _digest(environment, PEER_COPY, *about),
+        _digest(environment, PEER_COPY, *inputs),
         [environment.python, PEER_COPY],
         False,
         PEERS_S,
@@ -95,7 +95,7 @@ def _read() -> dict:
     return known if isinstance(known, dict) else {}
 
 
-def _digest(environment: Environment, script: Path, *about) -> str:
+def _digest(environment: Environment, script: Path, *inputs) -> str:
     """Of the interpreter, its versions, its lock's stamp, what was installed or removed since, and the question."""
     home = environment.python.parent.parent
     stamp = home / "lock.sha256"
@@ -113,6 +113,6 @@ def _digest(environment: Environment, script: Path, *about) -> str:
         stamp.read_text() if stamp.is_file() else "",
         installed,
         script.read_text(),
-        about,
+        inputs,
     ]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]

@@ -121,10 +121,12 @@ def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
     if Path(arm.model.source).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
     if not host.gpus:
-        mine = cores()
+        own_cores = cores()
         variables["LD_PRELOAD"] = ":".join(filter(None, [os.environ.get("LD_PRELOAD"), *_openmp(python)]))
         variables["VLLM_CPU_OMP_THREADS_BIND"] = (
-            f"{mine[0]}-{mine[-1]}" if mine == list(range(mine[0], mine[-1] + 1)) else ",".join(map(str, mine))
+            f"{own_cores[0]}-{own_cores[-1]}"
+            if own_cores == list(range(own_cores[0], own_cores[-1] + 1))
+            else ",".join(map(str, own_cores))
         )
     return variables | {key: str(value) for key, value in arm.environment.items()}
 
@@ -192,8 +194,8 @@ def preloadable(library: Path) -> str:
         link = folder / f"{name}-{library.name}"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            about = folder.lstat()
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
                 continue  # somebody else's: what lies there would be loaded into our server
             if not link.is_symlink() or os.readlink(link) != str(library):
                 link.unlink(missing_ok=True)

@@ -81,9 +81,9 @@ def start_figures(log: str) -> dict:
         "engine_init_s": r"init engine .*?took ([\d.]+) s",
     }
     for name, pattern in patterns.items():
-        found = re.search(pattern, log)
-        if found:
-            figures[name] = _number(found[1])
+        match = re.search(pattern, log)
+        if match:
+            figures[name] = _number(match[1])
     of_ranks = sorted(set(map(_number, re.findall(patterns["weights_gib"], log))))
     if len(of_ranks) > 1:
         figures["weights_gib_of_ranks"] = of_ranks
@@ -120,17 +120,17 @@ def cause(log: str, exit_code: int | None = None) -> str | None:
 
 def _said(log: str) -> str | None:
     log = logs.unprefixed(log)
-    found = OUT_OF_MEMORY.search(log)
-    if found:
-        return f"out of memory: tried to allocate {found['tried']}, {found['free']} free of {found['capacity']}"
+    match = OUT_OF_MEMORY.search(log)
+    if match:
+        return f"out of memory: tried to allocate {match['tried']}, {match['free']} free of {match['capacity']}"
     if re.search(r"OutOfMemoryError", log):
         return "out of memory"
     if full := _full(log):
         return full
     for pattern, name in CAUSES:
-        found = pattern.search(log)
-        if found:
-            detail = ", ".join(value for value in found.groupdict().values() if value)
+        match = pattern.search(log)
+        if match:
+            detail = ", ".join(value for value in match.groupdict().values() if value)
             return f"{name}: {detail}" if detail else name
     errors = re.findall(HEAD + r"((?:\w+\.)*\w*(?:Error|Exception): .+)$", log, re.MULTILINE)
     causes = [error for error in errors if not CONSEQUENCE.search(error)] or errors
@@ -139,10 +139,10 @@ def _said(log: str) -> str | None:
 
 def _full(log: str) -> str | None:
     """Which of the two is full, the disk or shared memory, by the error's line and the traceback that it ends."""
-    found = NO_SPACE.search(log)
-    if not found:
+    match = NO_SPACE.search(log)
+    if not match:
         return BUS_ERROR if re.search(r"\b[Bb]us error\b", log) else None
-    before = log[: found.start()].splitlines()[-TRACEBACK_LINES:]
+    before = log[: match.start()].splitlines()[-TRACEBACK_LINES:]
     begins = next((index for index in reversed(range(len(before))) if "Traceback (most recent" in before[index]), None)
     told = [] if begins is None else before[begins:]
-    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*told, found[0]])) else "disk full"
+    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*told, match[0]])) else "disk full"

@@ -55,7 +55,7 @@ def deciding(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     Of libraries to be loaded first the names alone, since their places are this machine's.
     """
     environment = os.environ if environment is None else environment
-    found = {
+    variables = {
         name: value
         for name, value in sorted(environment.items())
         if FAMILIES.fullmatch(name)
@@ -64,34 +64,34 @@ def deciding(environment: Mapping[str, str] | None = None) -> dict[str, str]:
         and not (name.endswith("_PORT") and ADDRESS.fullmatch(value))
         and value
     }
-    if "LD_PRELOAD" in found:
-        found["LD_PRELOAD"] = ":".join(
-            os.path.basename(part) for part in re.split("[: ]+", found["LD_PRELOAD"]) if part
+    if "LD_PRELOAD" in variables:
+        variables["LD_PRELOAD"] = ":".join(
+            os.path.basename(part) for part in re.split("[: ]+", variables["LD_PRELOAD"]) if part
         )
-    return found
+    return variables
 
 
 def breaking(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables at which a start would end, or its requests be refused, by name, and why."""
-    environment, found = os.environ if environment is None else environment, {}
+    environment, reasons = os.environ if environment is None else environment, {}
     port = environment.get("VLLM_PORT", "")
     if ADDRESS.fullmatch(port):
-        found["VLLM_PORT"] = (
+        reasons["VLLM_PORT"] = (
             f"{port} is an address, as Kubernetes sets it for a service named vllm; vLLM wants a number"
         )
     elif port and not (port.isdigit() and 0 < int(port) < 2**16):
-        found["VLLM_PORT"] = f"{port!r} is no port"
+        reasons["VLLM_PORT"] = f"{port!r} is no port"
     if environment.get("VLLM_API_KEY"):
-        found["VLLM_API_KEY"] = "the server would refuse every request of the load, which carries no key"
-    return found
+        reasons["VLLM_API_KEY"] = "the server would refuse every request of the load, which carries no key"
+    return reasons
 
 
 def check(environment: Mapping[str, str] | None = None) -> None:
     """Raises HostError where a variable of the caller would break a start."""
-    if found := breaking(environment):
+    if reasons := breaking(environment):
         raise HostError(
             "a variable of this environment would break the server",
-            value="; ".join(f"{name}: {why}" for name, why in found.items()),
+            value="; ".join(f"{name}: {why}" for name, why in reasons.items()),
             allowed="none of these set",
-            next=f"unset {' '.join(found)}, then the same command again; in a pod, enableServiceLinks: false",
+            next=f"unset {' '.join(reasons)}, then the same command again; in a pod, enableServiceLinks: false",
         )

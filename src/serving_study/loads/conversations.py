@@ -47,7 +47,7 @@ def convert(rows: list) -> list[dict]:
     """Rows of `messages` or of `role`/`content` turns in ShareGPT's format, from the first question on; those that are
     there already stay. Turns without text end their conversation; what has no question and answer left is left out.
     """
-    found = []
+    conversations = []
     for number, row in enumerate(rows, 1):
         turns = row.get("conversations", row.get("messages")) if isinstance(row, dict) else row
         pairs = [_pair(turn) for turn in turns] if isinstance(turns, list) else []
@@ -56,8 +56,8 @@ def convert(rows: list) -> list[dict]:
         kept = kept[: next((place for place, (who, text) in enumerate(kept) if not who or not text), len(kept))]
         if len(kept) >= 2:
             name = str(row.get("id", number)) if isinstance(row, dict) else str(number)
-            found.append({"id": name, "conversations": [{"from": who, "value": text} for who, text in kept]})
-    return found
+            conversations.append({"id": name, "conversations": [{"from": who, "value": text} for who, text in kept]})
+    return conversations
 
 
 def _lines(text: str, whole: json.JSONDecodeError, path: Path) -> list:

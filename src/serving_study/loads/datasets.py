@@ -103,11 +103,11 @@ def load(path: Path, name: str) -> Dataset:
 def check_digest(path: Path, expected: str) -> None:
     """Raises DatasetError, and leaves the file alone, when its digest is not `expected`."""
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != expected:
         raise DatasetError(
             f"{path.name} is not the pinned file",
-            value=f"sha256 {found}",
+            value=f"sha256 {digest}",
             allowed=expected,
             next=f"rm {path}, then the same command again",
         )

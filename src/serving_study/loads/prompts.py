@@ -117,7 +117,7 @@ class Exact:
         """What a certificate holds the server's counters against; `expected_tokens` are the hits if the cache kept
         everything.
         """
-        found = {
+        settings = {
             "kind": type(self).__name__,
             "prefix_tokens": self.shared,
             "own_tokens": self.own,
@@ -126,7 +126,7 @@ class Exact:
             "capacity_tokens": capacity_tokens,
         }
         repeated = self.repeated(load)
-        return found | {
+        return settings | {
             "expected_requests": repeated,
             "expected_tokens": repeated * self.reused(block_tokens) if block_tokens else None,
         }
@@ -249,10 +249,10 @@ def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, see
             prefixes[prefix] = head + _drawn(f"{seed}/prefix/{prefix}", words, left)
     texts = [prefixes[prefix] + _drawn(f"{seed}/own/{question}", words, own) for prefix, question in order]
     for text, wanted in [(next(iter(prefixes.values())), shared), *((text, shared + own) for text in texts)]:
-        if (found := len(tokenizer.encode(text).ids)) != wanted:
+        if (length := len(tokenizer.encode(text).ids)) != wanted:
             raise DatasetError(
                 "a prompt has not the length asked for",
-                value=f"{found} tokens for {wanted}, {text[:60]!r}",
+                value=f"{length} tokens for {wanted}, {text[:60]!r}",
                 allowed="a tokenizer that splits at spaces",
                 next=f"ls {folder}",
             )

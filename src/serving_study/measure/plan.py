@@ -113,9 +113,9 @@ class Plan:
         return Estimate(
             start_s + (8.0 if self.host.gpus else 6.0),
             {
-                cell.key: sum(found) / len(found)
+                cell.key: sum(earlier_s) / len(earlier_s)
                 if (
-                    found := cells.get(
+                    earlier_s := cells.get(
                         (
                             cell.arm.name,
                             cell.load.name if cell.load.dataset.label else (cell.load.concurrency, cell.load.prompts),

@@ -109,8 +109,10 @@ class Ahead:
 
     def take(self, arm: Arm):
         """The server of `arm` if it was started ahead, else None."""
-        found, self._server = (self._server, None) if self._server and self._server.arm is arm else (None, self._server)
-        return found
+        server, self._server = (
+            (self._server, None) if self._server and self._server.arm is arm else (None, self._server)
+        )
+        return server
 
     def begin(self, arm: Arm):
         """Start `arm`'s server and return it; None where that cannot be: its own turn will say why."""
@@ -147,9 +149,9 @@ def _measure_arm(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             launched = ahead.take(arm)
-            beside = ahead.begin(following) if following and not launched and not deaths else None
+            next_server = ahead.begin(following) if following and not launched and not deaths else None
             with fleet.serve(
-                arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, beside=beside
+                arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, next_server=next_server
             ) as server:
                 generator.wait_until_ready()
                 timing["start"] += time.monotonic() - began

@@ -83,11 +83,11 @@ def certify(cell: dict, requests: list[dict], mechanism: Mechanism) -> dict:
 def why(certificate: dict) -> str:
     """The failed checks' evidence in one line, else the unknown ones'; empty for a pass."""
     for outcome in (FAIL, UNKNOWN):
-        found = [
+        evidence = [
             f"{check['name']}: {check['evidence']}" for check in certificate["checks"] if check["outcome"] == outcome
         ]
-        if found:
-            return "; ".join(found)
+        if evidence:
+            return "; ".join(evidence)
     return ""
 
 
@@ -266,15 +266,15 @@ def _client(cell, requests) -> Check:
 
 def _ttft(cell, requests) -> Check:
     """Bears on TTFT alone: what passes before the server sees a request is in the client's TTFT and nowhere else."""
-    ttft, mine = cell["counters"].get(base.TTFT), cell["result"].get("mean_ttft_ms")
-    if not ttft or not ttft["count"] or mine is None:
+    ttft, client_ms = cell["counters"].get(base.TTFT), cell["result"].get("mean_ttft_ms")
+    if not ttft or not ttft["count"] or client_ms is None:
         return Check("TTFT", UNKNOWN, "the server has no histogram of it")
-    theirs = 1000 * ttft["sum_s"] / ttft["count"]
-    good = mine - theirs <= max(TTFT_GAP_MS, TTFT_GAP_SHARE * theirs) + _tokenising_ms(cell)
+    server_ms = 1000 * ttft["sum_s"] / ttft["count"]
+    good = client_ms - server_ms <= max(TTFT_GAP_MS, TTFT_GAP_SHARE * server_ms) + _tokenising_ms(cell)
     return Check(
         "TTFT",
         PASS if good else FAIL,
-        f"mean {mine:.1f} ms here, {theirs:.1f} ms by the server"
+        f"mean {client_ms:.1f} ms here, {server_ms:.1f} ms by the server"
         + ("" if good else ": TTFT is withheld, the cell's other figures stand"),
     )
 

@@ -17,13 +17,13 @@ def of(plan, *, again: bool = False) -> dict:
     file = store.Store(plan.host.name, plan.section).folder / "links.json"
     if file.is_file() and not again:
         return files.read(file)
-    found = {"host": plan.host.identity(), "at": files.now()} | links.here()
+    record = {"host": plan.host.identity(), "at": files.now()} | links.here()
     try:
-        found["measured"] = links.measure(plan.host, plan.environment)
+        record["measured"] = links.measure(plan.host, plan.environment)
     except (TimeoutError, StudyError) as error:
-        found |= {"measured": [], "failed": str(error)}
-    files.write(file, found)
-    return found
+        record |= {"measured": [], "failed": str(error)}
+    files.write(file, record)
+    return record
 
 
 def published(host: str, section: int, root: Path | None = None) -> dict | None:

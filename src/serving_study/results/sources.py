@@ -35,11 +35,11 @@ def digest(section: int | str) -> str:
     """The sha256 of every module of this package and of the section's notebook where it has one, by name and content,
     in the order of their names; line ends count as one.
     """
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, file in sorted(files(section).items()):
         content = file.read_bytes().replace(b"\r\n", b"\n")
-        found.update(f"{name}\0{len(content)}\0".encode() + content)
-    return found.hexdigest()
+        sha256.update(f"{name}\0{len(content)}\0".encode() + content)
+    return sha256.hexdigest()
 
 
 def files(section: int | str) -> dict[str, Path]:

@@ -220,13 +220,13 @@ class Store:
         """Start records by the arm's key, newest last wins; one that failed and has no figures has those of the last
         that was good.
         """
-        found = {}
+        starts = {}
         for run in self.runs():
             for file in run.start_files():
                 start = files.read(file)
-                before = found.get(start["key"], {}).get("figures")
-                found[start["key"]] = start | ({} if start.get("figures") or not before else {"figures": before})
-        return found
+                before = starts.get(start["key"], {}).get("figures")
+                starts[start["key"]] = start | ({} if start.get("figures") or not before else {"figures": before})
+        return starts
 
     def cells(self) -> pandas.DataFrame:
         """One row a stored cell, of all runs."""

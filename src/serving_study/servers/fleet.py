@@ -303,17 +303,17 @@ def serve(
     port: int = 0,
     timeout_s: float = 1200,
     launched: Fleet | None = None,
-    beside: Fleet | None = None,
+    next_server: Fleet | None = None,
 ):
     """Start `arm`'s processes, or go on with those `launched` earlier, wait until they answer, yield them, and stop
     them whatever happens.
 
-    `beside` are another arm's, which start at the same time: they get as far as their weights, or as these being ready,
-    and are frozen there. Raises HostError before anything starts, ServerError when one dies or never answers."""
+    `next_server` is another arm's, which starts at the same time. It is frozen once it gets to its weights, or once
+    this one is ready. Raises HostError before anything starts, ServerError when one dies or never answers."""
     server = launched or launch(arm, host, environment, folder, port=port)
     try:
         server.thaw()
-        server.start = _wait_until_ready(server, timeout_s, beside)
+        server.start = _wait_until_ready(server, timeout_s, next_server)
         yield server
     finally:
         stop(server)
@@ -334,7 +334,7 @@ def stop(fleet: Fleet) -> float:
     return time.monotonic() - began
 
 
-def _wait_until_ready(server: Fleet, timeout_s: float, beside: Fleet | None) -> dict:
+def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None) -> dict:
     engine, began = engines.get(server.arm.engine), server.began + server.frozen_s
     deadline = began + timeout_s
     while True:
@@ -347,11 +347,11 @@ def _wait_until_ready(server: Fleet, timeout_s: float, beside: Fleet | None) -> 
             break
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-        if beside:
+        if next_server:
             server.unbind()
-            _go_on(beside)
-    if beside:
-        beside.freeze()
+            _go_on(next_server)
+    if next_server:
+        next_server.freeze()
     server.bind_again()
     healthy_s = time.monotonic() - began
     if server.owns_port() is False:
@@ -378,17 +378,17 @@ def _wait_until_ready(server: Fleet, timeout_s: float, beside: Fleet | None) -> 
     }
 
 
-def _go_on(beside: Fleet) -> None:
+def _go_on(server: Fleet) -> None:
     """Let the processes that start beside another arm's go on as far as their weights; what fails there is said in
     their own turn.
     """
     with contextlib.suppress(ServerError):
-        if not beside.frozen:
-            beside.advance()
-    if engines.get(beside.arm.engine).is_loading(beside.text()):
-        beside.freeze()
-    elif not beside.frozen:
-        beside.unbind()
+        if not server.frozen:
+            server.advance()
+    if engines.get(server.arm.engine).is_loading(server.text()):
+        server.freeze()
+    elif not server.frozen:
+        server.unbind()
 
 
 def _ineffective_cache(server: Fleet) -> str | None:

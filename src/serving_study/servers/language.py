@@ -71,16 +71,16 @@ def is_salad(text: str) -> bool:
 
 def units(text: str) -> list[str]:
     """The words of a text, in small letters, without digits and marks; of scripts without spaces the characters."""
-    found, word = [], ""
+    all_units, word = [], ""
     for character in f"{text} ":
         unspaced = UNSPACED.match(character)
         if not unspaced and (unicodedata.category(character)[0] in "LM" or character in SHAPERS):
             word += character
             continue
-        found += [word.casefold()] if word else []
-        found += [character] if unspaced and unicodedata.category(character)[0] == "L" else []
+        all_units += [word.casefold()] if word else []
+        all_units += [character] if unspaced and unicodedata.category(character)[0] == "L" else []
         word = ""
-    return found
+    return all_units
 
 
 def _beginning(word: str) -> str:
@@ -91,12 +91,12 @@ def _beginning(word: str) -> str:
 
 def _one_token(text: str) -> str | None:
     """The token that most of `text` consists of. Rules of a table and runs of several digits are none."""
-    text = RULE.sub(lambda found: 3 * found[1], text) + " "
+    text = RULE.sub(lambda match: 3 * match[1], text) + " "
     length = len("".join(text.split()))
-    for found in AGAIN.finditer(text):
-        digits = {character for character in found[1] if character.isdigit()}
-        if len(digits) < 2 and len("".join(found[0].split())) > ONE_TOKEN * length:
-            return found[1].strip()
+    for match in AGAIN.finditer(text):
+        digits = {character for character in match[1] if character.isdigit()}
+        if len(digits) < 2 and len("".join(match[0].split())) > ONE_TOKEN * length:
+            return match[1].strip()
     return None
 
 

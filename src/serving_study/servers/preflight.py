@@ -76,8 +76,8 @@ def cpu_memory_gib(arm: Arm) -> float:
     """What the arm's server takes of a CPU host's memory, about, GiB: float32 weights, KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
     copies, ranks = arm.copies * 2 * weights, arm.ranks * engines.get(arm.engine).host_cache_gib(arm.server)
-    beside = arm.sidecar.memory_gib if arm.sidecar else 0.0
-    return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB + beside
+    sidecar_gib = arm.sidecar.memory_gib if arm.sidecar else 0.0
+    return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB + sidecar_gib
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:

@@ -41,17 +41,17 @@ def difference(arm: Arm, before: dict, after: dict) -> dict:
     """What a certificate wants to know of a load: ranks asked for, those that were there with the processor time of
     each, bytes over NVLink.
     """
-    mine = {} if arm.options.get("distributed_executor_backend") == "ray" else after["processes"]
+    processes = {} if arm.options.get("distributed_executor_backend") == "ray" else after["processes"]
     rows = [
         {
-            "name": about["name"],
-            "cpu_s": round(about["cpu_s"] - before["processes"].get(pid, {"cpu_s": 0.0})["cpu_s"], 3),
+            "name": process["name"],
+            "cpu_s": round(process["cpu_s"] - before["processes"].get(pid, {"cpu_s": 0.0})["cpu_s"], 3),
         }
-        for pid, about in mine.items()
+        for pid, process in processes.items()
     ]
     links = {
-        index: {way: 1024 * (found[way] - before["nvlink"][index][way]) for way in found}
-        for index, found in after["nvlink"].items()
+        index: {way: 1024 * (counters[way] - before["nvlink"][index][way]) for way in counters}
+        for index, counters in after["nvlink"].items()
         if index in before["nvlink"]
     }
     return {
@@ -64,9 +64,9 @@ def difference(arm: Arm, before: dict, after: dict) -> dict:
 
 def nvlink(host: Host) -> dict[str, dict[str, int]]:
     """KiB sent and received over NVLink by GPU, since the driver started; empty where NVML has no such counter."""
-    found = {}
+    by_gpu = {}
     if not host.gpus:
-        return found
+        return by_gpu
     import pynvml
 
     with contextlib.suppress(pynvml.NVMLError):
@@ -78,9 +78,9 @@ def nvlink(host: Host) -> dict[str, dict[str, int]]:
                     [(field, ALL_LINKS) for field in NVLINK_FIELDS.values()],
                 )
                 if all(value.nvmlReturn == pynvml.NVML_SUCCESS for value in values):
-                    found[str(gpu.index)] = {
+                    by_gpu[str(gpu.index)] = {
                         way: int(value.value.ullVal) for way, value in zip(NVLINK_FIELDS, values, strict=True)
                     }
         finally:
             pynvml.nvmlShutdown()
-    return found
+    return by_gpu

@@ -130,11 +130,11 @@ def tiers(wanted: CacheSizes) -> Figure:
 def _prefixes(wanted: CacheSizes, host: str, place: Instance) -> pandas.DataFrame:
     shape, machine, rows = shapes.load(wanted.model), reuse.machine(place), []
     for tokens in map(int, np.unique(np.geomspace(64, 32768, 40).astype(int))):
-        found = reuse.prefix(
+        prediction = reuse.prefix(
             shape, machine, shared=tokens, own=wanted.own_tokens, budget=cache_sizes.batched_tokens(host)
         )
-        rows.append({"host": host, "shared": tokens, "how": f"{COLD}, predicted", "ms": 1000 * found.cold_s})
-        rows.append({"host": host, "shared": tokens, "how": f"{WARM}, predicted", "ms": 1000 * found.warm_s})
+        rows.append({"host": host, "shared": tokens, "how": f"{COLD}, predicted", "ms": 1000 * prediction.cold_s})
+        rows.append({"host": host, "shared": tokens, "how": f"{WARM}, predicted", "ms": 1000 * prediction.warm_s})
     return pandas.DataFrame(rows)
 
 

@@ -279,14 +279,14 @@ def prefixes_against_reference(own_tokens: int = 20) -> pandas.DataFrame:
     figures = reference.load(7).query("metric == 'ttft_ms'").set_index(["arm", "request"])["value"]
     cold = pandas.concat([figures.loc["prefix-off"], figures.loc["prefix-on"].iloc[:1]]).mean()
     warm = figures.loc["prefix-on"].iloc[1:].mean()
-    found = reuse.prefix(
+    prediction = reuse.prefix(
         shapes.load(calibration.TARGET), reuse.machine(ceilings.of_host(REFERENCE_HOST)), shared=3001, own=own_tokens
     )
     frame = pandas.DataFrame(
         {
             "figure": ["first token without the cache (ms)", "first token with it (ms)", "gain"],
             "reference": [cold, warm, figures["prefix-on", 1] / warm],
-            "predicted": [1000 * found.cold_s, 1000 * found.warm_s, found.gain],
+            "predicted": [1000 * prediction.cold_s, 1000 * prediction.warm_s, prediction.gain],
         }
     )
     return frame.assign(error=frame["predicted"] / frame["reference"] - 1)
@@ -345,7 +345,7 @@ def handovers(model: str, hosts: Sequence[str], *, prompt: int, output: int, con
         for name, link in reuse.links(ceilings.of_host(host)).items():
             if name in ("cpu", "nvme"):
                 continue
-            found = reuse.hand_over(
+            prediction = reuse.hand_over(
                 shape,
                 reuse.machine(ceilings.of_host(host)),
                 link,
@@ -359,11 +359,11 @@ def handovers(model: str, hosts: Sequence[str], *, prompt: int, output: int, con
                     "host": host,
                     "link": name,
                     "gb_s": link.gb_s,
-                    "prefill_ms": 1000 * found.prefill_s,
-                    "transfer_ms": 1000 * found.transfer_s,
-                    "tpot_ms": 1000 * found.tpot_s,
-                    "replicas_tpot_ms": 1000 * found.replicas_tpot_s,
-                    "pays": found.pays,
+                    "prefill_ms": 1000 * prediction.prefill_s,
+                    "transfer_ms": 1000 * prediction.transfer_s,
+                    "tpot_ms": 1000 * prediction.tpot_s,
+                    "replicas_tpot_ms": 1000 * prediction.replicas_tpot_s,
+                    "pays": prediction.pays,
                 }
             )
     return pandas.DataFrame(rows)

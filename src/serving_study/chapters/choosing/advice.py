@@ -141,7 +141,7 @@ def targets(texts: Sequence[str]) -> tuple[Target, ...]:
 
     Raises ParameterError naming the allowed ones.
     """
-    by_column, found = {column: name for name, column in SLOS.items()}, []
+    by_column, parsed = {column: name for name, column in SLOS.items()}, []
     for text in texts:
         name, sign, value = (part.strip() for part in text.partition("="))
         name = by_column.get(name, name)
@@ -163,10 +163,10 @@ def targets(texts: Sequence[str]) -> tuple[Target, ...]:
                 allowed=f"{name}=NUMBER, above 0",
                 next=f"serving-study advise --slo {name}=500",
             )
-        if name in {other.name for other in found}:
+        if name in {other.name for other in parsed}:
             raise ParameterError("a target is given twice", value=name, allowed="each once")
-        found.append(Target(name, limit))
-    return tuple(found)
+        parsed.append(Target(name, limit))
+    return tuple(parsed)
 
 
 def of_host(
@@ -213,11 +213,11 @@ def _measured(
         _row(known.host, group, wanted, floors, price)
         for _, group in comparisons.without_repeats(passed).groupby(["arm", "concurrency"], sort=False)
     ]
-    mine = own == known.host and (folder != paths.RESULTS_PUBLISHED or store.results_folder_id() is not None)
+    is_own = own == known.host and (folder != paths.RESULTS_PUBLISHED or store.results_folder_id() is not None)
     place = known.folder.relative_to(paths.ROOT) if known.folder.is_relative_to(paths.ROOT) else known.folder
     whose = (
         "this machine's own results"
-        if mine
+        if is_own
         else "published with the book"
         if folder == paths.RESULTS_PUBLISHED
         else "results"
@@ -263,7 +263,8 @@ def _row(
         worst,
         price.per_million(throughput.value) if price else None,
         requests,
-        why | {name: "the figure is withheld" for name, found in latencies.items() if not found and name not in why},
+        why
+        | {name: "the figure is withheld" for name, latency in latencies.items() if not latency and name not in why},
         bool((cells["acceptance"] == "prescribed").any()),
     )
 
@@ -464,36 +465,36 @@ def table(advice: Advice) -> pandas.DataFrame:
     for verdict in ORDER:
         for row in advice.arms(verdict):
             label = " (predicted)" if advice.basis != "measured" else " (no answer)" if row.prescribed else ""
-            found = {
+            cells = {
                 "verdict": verdict + label,
                 "arm": row.arm + (" (prescribed acceptance)" if row.prescribed else ""),
                 "concurrency": row.concurrency,
                 "output tok/s": _range(row.throughput),
             }
-            found |= {
+            cells |= {
                 f"{target.name} ≤ {target.limit_ms:g}": _range(row.latencies[target.name])
                 if row.latencies[target.name]
                 else row.why.get(target.name)
                 for target in advice.targets
             }
             if row.repeats:
-                found |= {"requests": row.requests, "repeats": row.repeats}
-            found |= {"exceeded by": f"{row.over:.0%} ({row.worst})" if row.verdict == MISSES else None}
-            rows.append(found | ({"USD a million tokens": row.usd_per_million} if advice.price else {}))
+                cells |= {"requests": row.requests, "repeats": row.repeats}
+            cells |= {"exceeded by": f"{row.over:.0%} ({row.worst})" if row.verdict == MISSES else None}
+            rows.append(cells | ({"USD a million tokens": row.usd_per_million} if advice.price else {}))
     return pandas.DataFrame(rows)
 
 
-def across(found: Sequence[Advice]) -> list[str]:
+def across(of_hosts: Sequence[Advice]) -> list[str]:
     """The cheapest and the fastest qualifying arm of several hosts; nothing for one host."""
     rows = [
         row
-        for advice in found
+        for advice in of_hosts
         if advice.basis == "measured"
         for row in advice.rows
         if row.verdict == MEETS and not row.prescribed
     ]
     priced = [row for row in rows if row.usd_per_million is not None]
-    if len(found) < 2 or not rows:
+    if len(of_hosts) < 2 or not rows:
         return []
     name = lambda row: f"{row.arm} on {row.host} at concurrency {row.concurrency}"  # noqa: E731
     best = max(rows, key=lambda row: row.throughput.value)

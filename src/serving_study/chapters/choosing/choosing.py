@@ -60,31 +60,29 @@ def effects(
 
     Predictions are for `host` where its ceilings are known, for `instance` (one GPU) and for `instances` (several);
     `settled` drops those that a measurement has settled."""
-    found = [
+    rows = [
         effect
         for section in (3, 4, 5)
         for name in hosts_with_results(section, host)
         for effect in measured_rows(name, section, HERE if name == host else PUBLISHED)
     ]
-    found += [
+    rows += [
         effect
         for name in hosts_with_results(7, host)
         for make in (reused_rows, quantised_rows)
         for effect in make(name, HERE if name == host else PUBLISHED)
     ]
-    found += [effect for section in (3, 5) for effect in reference_rows(section)] + reference_prefix_rows()
-    found += [
+    rows += [effect for section in (3, 5) for effect in reference_rows(section)] + reference_prefix_rows()
+    rows += [
         effect
         for place in dict.fromkeys([*([host] if has_ceilings(host) else []), instance, instances])
         for effect in predicted_rows(place, model, place == host)
     ]
-    named = {row["technique"] for row in found}
-    found += [
-        {"technique": technique.name, "basis": NOTHING} for technique in TECHNIQUES if technique.name not in named
-    ]
+    named = {row["technique"] for row in rows}
+    rows += [{"technique": technique.name, "basis": NOTHING} for technique in TECHNIQUES if technique.name not in named]
     order = {technique.name: place for place, technique in enumerate(TECHNIQUES)}
     bases = [HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING]
-    frame = pandas.DataFrame(found, columns=COLUMNS)
+    frame = pandas.DataFrame(rows, columns=COLUMNS)
     keys = frame.assign(place=frame["technique"].map(order), basis_place=frame["basis"].map(bases.index))
     frame["grounded"] = frame["grounded"].isna() | (frame["grounded"] == True)  # noqa: E712 - None is grounded
     return frame.loc[

@@ -77,8 +77,8 @@ def phrase(
         place = "in the middle" if len(alike) > 2 else "the other"
         text += f"; {rank}, {place} {_figures(middle, metric)}" + (f" ({', '.join(unlike)})" if unlike else "")
     shown = cells[cells["metric"] == metric]
-    about = [place_of(first), measured_with(shown), how_sure(shown), first["labels"] or ""]
-    return f"{text} ({'; '.join(filter(None, about))})"
+    notes = [place_of(first), measured_with(shown), how_sure(shown), first["labels"] or ""]
+    return f"{text} ({'; '.join(filter(None, notes))})"
 
 
 def _figures(cells: pandas.DataFrame, metric: str) -> str:
@@ -86,7 +86,7 @@ def _figures(cells: pandas.DataFrame, metric: str) -> str:
     rows = cells[cells["metric"] == metric]
     by_concurrency = rows.set_index("concurrency")
     extreme = by_concurrency["ratio"].idxmin() if metric in (TPOT, TTFT) else by_concurrency["ratio"].idxmax()
-    ends = sorted({int(found) for found in [*end_concurrencies(rows), extreme] if found == found})
+    ends = sorted({int(end) for end in [*end_concurrencies(rows), extreme] if end == end})
     what = [
         f"{ratio_text(by_concurrency.loc[concurrency])} at {'concurrency ' if place == 0 else ''}{concurrency}"
         for place, concurrency in enumerate(ends)
@@ -133,13 +133,13 @@ def too_large() -> str:
         ]["value"]
         after = f" after {seconds.iloc[0]:.0f} s" if len(seconds) else ""
         parts.append(f"{row.arm} {row.text}{after} ({REFERENCE}, {row.host})")
-    found = capacity.predict(
+    prediction = capacity.predict(
         capacity.Server(shapes.load("qwen2.5-14b-instruct"), ceilings.gpu("a10g"), max_num_seqs=128)
     )
-    arithmetic = "does not start" if not found.starts else f"holds {found.tokens} tokens"
+    arithmetic = "does not start" if not prediction.starts else f"holds {prediction.tokens} tokens"
     return (
         "\n".join(parts)
-        + f"\n{found.weights_gib:.1f} GiB of weights {arithmetic} in {ceilings.gpu('a10g').memory_gib:.1f} "
+        + f"\n{prediction.weights_gib:.1f} GiB of weights {arithmetic} in {ceilings.gpu('a10g').memory_gib:.1f} "
         f"GiB ({PREDICTED}, a10g)"
     )
 
@@ -214,11 +214,11 @@ def same_draft() -> pandas.DataFrame:
     """
     rows = []
     for host in hosts_with_results(4, "")[1:]:
-        found = {section: frame for section in (3, 4) if (frame := newest(host, section)) is not None}
-        drafts = [_draft_of(frame) for frame in found.values()]
-        if len(found) < 2 or drafts[0] is None or drafts[0] != drafts[1]:
+        frames = {section: frame for section in (3, 4) if (frame := newest(host, section)) is not None}
+        drafts = [_draft_of(frame) for frame in frames.values()]
+        if len(frames) < 2 or drafts[0] is None or drafts[0] != drafts[1]:
             continue
-        for section, frame in found.items():
+        for section, frame in frames.items():
             lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
             table = comparisons.compare(lowest, "output_throughput", "baseline")
             table = table[table["arm"].str.fullmatch(r"draft-k\d+")]
@@ -251,8 +251,8 @@ def same_draft() -> pandas.DataFrame:
 def _draft_of(frame: pandas.DataFrame) -> tuple | None:
     """Name and digest of the draft that these cells' newest run had."""
     run = files.read(frame.loc[frame["at"].idxmax(), "file"].parents[3] / "run.json")
-    about = run["models"].get(run["parameters"].get("draft_model"), {})
-    return (about["name"], about["weights_digest"]) if about.get("weights_digest") else None
+    draft = run["models"].get(run["parameters"].get("draft_model"), {})
+    return (draft["name"], draft["weights_digest"]) if draft.get("weights_digest") else None
 
 
 def disagreement(table: pandas.DataFrame) -> str:
@@ -273,13 +273,13 @@ def disagreement(table: pandas.DataFrame) -> str:
 
 def advised(host: str, wanted: tuple[advice.Target, ...], section: int = 3) -> list[advice.Advice]:
     """Advice for this host, where something is measured or can be predicted, and for every other host with results."""
-    others, found = [name for name in store.measured_hosts(section) if name != host], []
+    others, of_hosts = [name for name in store.measured_hosts(section) if name != host], []
     for name in [host, *others]:
         try:
-            found.append(advice.of_host(name, section, wanted, own=host))
+            of_hosts.append(advice.of_host(name, section, wanted, own=host))
         except HostError:
             continue
-    return found
+    return of_hosts
 
 
 def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:

@@ -92,8 +92,8 @@ def ratio_text(row) -> str:
 
 
 def end_concurrencies(cells: pandas.DataFrame) -> list[int]:
-    found = sorted({int(concurrency) for concurrency in cells["concurrency"].dropna()})
-    return list(dict.fromkeys(found[:1] + found[-1:]))
+    concurrencies = sorted({int(concurrency) for concurrency in cells["concurrency"].dropna()})
+    return list(dict.fromkeys(concurrencies[:1] + concurrencies[-1:]))
 
 
 def place_of(row) -> str:
@@ -102,7 +102,7 @@ def place_of(row) -> str:
 
 def labels(frame: pandas.DataFrame) -> str:
     """What a caption must say of the hosts in it: `h200x1: random weights, prescribed acceptance`."""
-    found = {}
+    by_host = {}
     for host, words in frame.loc[frame["labels"].fillna("") != "", ["host", "labels"]].itertuples(index=False):
-        found.setdefault(host, {}).update(dict.fromkeys(words.split(", ")))
-    return "; ".join(f"{host}: {', '.join(words)}" for host, words in found.items())
+        by_host.setdefault(host, {}).update(dict.fromkeys(words.split(", ")))
+    return "; ".join(f"{host}: {', '.join(words)}" for host, words in by_host.items())

@@ -30,7 +30,7 @@ def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
         for technique in (technique for technique in TECHNIQUES if technique.section == section):
             for arm, concurrency in table.index:
                 if base := technique.baseline(arm, {other for other, at in table.index if at == concurrency}):
-                    mine, theirs = table.loc[(arm, concurrency)], table.loc[(base, concurrency)]
+                    arm_row, base_row = table.loc[(arm, concurrency)], table.loc[(base, concurrency)]
                     for metric, column in {
                         THROUGHPUT: "output_throughput",
                         TPOT: "tpot_ms",
@@ -46,20 +46,20 @@ def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
                                 host,
                                 metric,
                                 int(concurrency),
-                                mine[column] / theirs[column],
+                                arm_row[column] / base_row[column],
                             )
                         )
-    found = reuse.prefix(shape, machine, shared=SHARED, own=OWN)
+    prediction = reuse.prefix(shape, machine, shared=SHARED, own=OWN)
     rows.append(
         effect_row(
             by_name["prefix caching"],
-            f"{found.cached_tokens} of {found.tokens} tokens",
+            f"{prediction.cached_tokens} of {prediction.tokens} tokens",
             "none found",
             PREDICTED,
             host,
             TTFT,
             1,
-            1 / found.gain,
+            1 / prediction.gain,
         )
     )
     between = links.get("nvlink") or links.get("pcie")

@@ -52,12 +52,12 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
                         continue
                     both = outcomes[row.arm, row.concurrency] | outcomes[base, row.concurrency]
                     at, of_arm = chosen[chosen["concurrency"] == row.concurrency], chosen[chosen["arm"] == row.arm]
-                    about = _of_cells(technique, at[at["arm"] == row.arm], at[at["arm"] == base], column, of_arm)
-                    about["grounded"] = about["grounded"] and not rests_on_few
+                    columns = _of_cells(technique, at[at["arm"] == row.arm], at[at["arm"] == base], column, of_arm)
+                    columns["grounded"] = columns["grounded"] and not rests_on_few
                     if rests_on_few:
-                        about["labels"] = ", ".join(filter(None, [about["labels"], FEW]))
-                    if about["repeats"] > 1:
-                        about |= {"low": row.low, "high": row.high}
+                        columns["labels"] = ", ".join(filter(None, [columns["labels"], FEW]))
+                    if columns["repeats"] > 1:
+                        columns |= {"low": row.low, "high": row.high}
                     rows.append(
                         effect_row(
                             technique,
@@ -71,7 +71,7 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
                             differs=row.differs,
                             certificate=_certificate(both),
                             section=section,
-                            **about,
+                            **columns,
                         )
                     )
     return rows
@@ -141,22 +141,24 @@ def reused_rows(host: str, basis: str) -> list[dict]:
     frame, by_name = newest(host, 7), {technique.name: technique for technique in TECHNIQUES}
     if frame is None:
         return []
-    found = [
+    ratios = [
         ("prefix caching", row.arm, "computing it", 1 / row.gain, int(row.later))
         for row in prefixes.sequence(frame).itertuples()
         if row.arm in (prefixes.CACHED, prefixes.CONTROL)
     ]
     back = prefixes.by_source(frame).query("source == 'external'").dropna(subset=["against_recompute"])
     places = prefixes.read_from(frame)
-    found += [
+    ratios += [
         ("KV offload", row.arm, "recomputing", 1 / row.against_recompute, row.requests) for row in back.itertuples()
     ]
     rows = []
-    for technique, arm, against, ratio, requests in found:
-        about = _of_cells(by_name[technique], *[frame[frame["arm"] == arm]] * 2, "median_ttft_ms")
-        about["requests"] = requests
+    for technique, arm, against, ratio, requests in ratios:
+        columns = _of_cells(by_name[technique], *[frame[frame["arm"] == arm]] * 2, "median_ttft_ms")
+        columns["requests"] = requests
         if technique == "KV offload" and arm in places:
-            about["labels"] = ", ".join(filter(None, [about["labels"], f"{arm} from the {places[arm].split(' (')[0]}"]))
+            columns["labels"] = ", ".join(
+                filter(None, [columns["labels"], f"{arm} from the {places[arm].split(' (')[0]}"])
+            )
         certificate = _certificate(set(frame.loc[frame["arm"] == arm, "certificate"]))
         rows.append(
             effect_row(
@@ -170,7 +172,7 @@ def reused_rows(host: str, basis: str) -> list[dict]:
                 ratio,
                 certificate=certificate,
                 section=7,
-                **about,
+                **columns,
             )
         )
     return rows
@@ -198,11 +200,11 @@ def quantised_rows(host: str, basis: str) -> list[dict]:
         metric = metrics.get(row.what.split(",")[0])
         if metric is None:
             continue
-        about = _of_cells(technique, cells, base, "request_throughput")
+        columns = _of_cells(technique, cells, base, "request_throughput")
         at = None if metric == KV else int(cells["concurrency"].max())
         certificate = None if metric == KV else _certificate(set(cells["certificate"]) | set(base["certificate"]))
         if metric == KV:
-            about |= {"requests": math.nan, "repeats": math.nan}
+            columns |= {"requests": math.nan, "repeats": math.nan}
         rows.append(
             effect_row(
                 technique,
@@ -215,7 +217,7 @@ def quantised_rows(host: str, basis: str) -> list[dict]:
                 row.ratio,
                 certificate=certificate,
                 section=7,
-                **about,
+                **columns,
             )
         )
     return rows
@@ -261,7 +263,7 @@ def reference_prefix_rows() -> list[dict]:
     Medians, as `prefixes.published` has them."""
     [technique] = [technique for technique in TECHNIQUES if technique.name == "prefix caching"]
     names = {ours: theirs for theirs, ours in prefixes.OF_REFERENCE.items()}
-    about = {"section": 7, "engine": OF_REFERENCE}
+    columns = {"section": 7, "engine": OF_REFERENCE}
     return [
         effect_row(
             technique,
@@ -273,7 +275,7 @@ def reference_prefix_rows() -> list[dict]:
             1,
             1 / row.gain,
             requests=int(row.later),
-            **about,
+            **columns,
         )
         for row in prefixes.published().itertuples()
     ]

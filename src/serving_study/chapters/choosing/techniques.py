@@ -86,8 +86,8 @@ TECHNIQUES = (
 )
 
 
-def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio, **about) -> dict:
+def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio, **columns) -> dict:
     """One row of `effects`; what is not told is missing."""
     row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
     missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
-    return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | about
+    return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | columns

@@ -115,14 +115,14 @@ def tests(trials: Trials, level: float) -> pandas.DataFrame:
     """One row a rule: `positions`, p-values `fisher` and `uniform`, `distance` by algebra, share `accepted`, the sums
     over places of `statistic` and `degrees`, and the `verdict` at `level`.
     """
-    found = fits(trials)
-    table = pandas.DataFrame({rule: speculation.combine(fit["p_value"]) for rule, fit in found.items()}).T
+    by_rule = fits(trials)
+    table = pandas.DataFrame({rule: speculation.combine(fit["p_value"]) for rule, fit in by_rule.items()}).T
     table["distance"] = [
         np.mean([speculation.total_variation(speculation.emitted(p, q, rule), p) for p, q in trials.pairs])
-        for rule in found
+        for rule in by_rule
     ]
-    table["accepted"] = [trials.kept(rule).mean() for rule in found]
-    table["statistic"] = [fit["statistic"].sum() for fit in found.values()]
-    table["degrees"] = [fit["degrees"].sum() for fit in found.values()]
+    table["accepted"] = [trials.kept(rule).mean() for rule in by_rule]
+    table["statistic"] = [fit["statistic"].sum() for fit in by_rule.values()]
+    table["degrees"] = [fit["degrees"].sum() for fit in by_rule.values()]
     table["verdict"] = np.where(table[["fisher", "uniform"]].min(axis=1) < level, "rejected", "not rejected")
     return table

@@ -40,8 +40,8 @@ class Parallel(Mechanism):
             )
             evidence = f"GPUs at {', '.join('unknown' if share is None else f'{share:.0f} %' for share in seen)}"
             evidence += "".join(
-                f"; GPU {index} sent {found['sent'] / 2**30:.2f} GiB over NVLink"
-                for index, found in (ranks_of_cell.get("nvlink_bytes") or {}).items()
+                f"; GPU {index} sent {traffic['sent'] / 2**30:.2f} GiB over NVLink"
+                for index, traffic in (ranks_of_cell.get("nvlink_bytes") or {}).items()
             )
         else:
             busiest = max((process["cpu_s"] for process in processes), default=0.0)

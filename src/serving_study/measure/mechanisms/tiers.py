@@ -53,17 +53,17 @@ def weigh(folder: Path) -> int:
     for place, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                about = os.stat(os.path.join(place, name))
-                total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+                status = os.stat(os.path.join(place, name))
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return total
 
 
 def _settled(url: str) -> Snapshot:
     deadline = time.monotonic() + SETTLE_S
     while True:
-        found = metrics.scrape(url)
-        if lmcache.is_settled(found) or time.monotonic() > deadline:
-            return found
+        snapshot = metrics.scrape(url)
+        if lmcache.is_settled(snapshot) or time.monotonic() > deadline:
+            return snapshot
         time.sleep(0.05)
 
 
@@ -111,8 +111,8 @@ def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens:
         before.engine, after.engine, engines.get(arm.engine).COUNTERS, (base.STORED_BYTES, base.LOADED_BYTES)
     )
     if counts[base.STORED_BYTES] is not None or counts[base.LOADED_BYTES] is not None:
-        found = {"in_bytes": counts[base.STORED_BYTES], "out_bytes": counts[base.LOADED_BYTES] or 0}
-        return found | {"tiers": {"memory": found}, "counted": "bytes by the engine"}
+        moved_bytes = {"in_bytes": counts[base.STORED_BYTES], "out_bytes": counts[base.LOADED_BYTES] or 0}
+        return moved_bytes | {"tiers": {"memory": moved_bytes}, "counted": "bytes by the engine"}
     wrote = None if after.files_bytes is None else after.files_bytes - before.files_bytes
     stored = None if after.stored_tokens is None else _bytes(after.stored_tokens - before.stored_tokens, each)
     in_memory = lmcache.keeps_in_memory(arm)

@@ -27,7 +27,7 @@ def fetch(port: int, path: str, timeout_s: float = 10) -> str:
 
 def labelled(text: str, replica: int) -> str:
     """Samples in Prometheus' text format with the label `replica` put first."""
-    return SAMPLE.sub(lambda found: f'{found[1]}{{replica="{replica}"' + ("," if found[2] else "}"), text)
+    return SAMPLE.sub(lambda match: f'{match[1]}{{replica="{replica}"' + ("," if match[2] else "}"), text)
 
 
 class Front:
