@@ -17,14 +17,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from serving_study import environments, files
-from serving_study.chapters import sections, speculation_plan
+from serving_study.chapters import sections, speculation_arms, speculation_plan
 from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts, plan, recipe, served_drafts
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
 from serving_study.loads import datasets
 from serving_study.models import checkpoints, embedded
 from serving_study.results import old_cells
-from serving_study.servers import arm as arms
 from serving_study.theory import speculation
 
 HOST = hosts.Host("cpu", "a processor", 2, 16.0, 12.0)
@@ -626,8 +625,8 @@ def test_the_truncated_arm_is_of_the_middle_k(target):
         "host": HOST,
         "truncated": target,
     }
-    assert [arm.name for arm in arms.speculation(ks=(5, 1, 3), **about)][-2] == "draft-k3-truncated"
-    assert [arm.name for arm in arms.speculation(ks=(), **about)] == ["baseline", "baseline-again"]
+    assert [arm.name for arm in speculation_arms.speculation(ks=(5, 1, 3), **about)][-2] == "draft-k3-truncated"
+    assert [arm.name for arm in speculation_arms.speculation(ks=(), **about)] == ["baseline", "baseline-again"]
 
 
 @pytest.fixture

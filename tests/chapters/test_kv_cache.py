@@ -7,13 +7,13 @@ import pandas
 import pytest
 from good_cells import good
 
-from serving_study import environments, files
+from serving_study import engines, environments, files
 from serving_study.chapters import sections
 from serving_study.chapters.kv_cache import plan as kv_cache
 from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.chapters.kv_cache.plan import CPU, GPU, KvCache
 from serving_study.doctor import checks
-from serving_study.engines import base, lmcache, options, vllm
+from serving_study.engines import base, lmcache, vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
@@ -393,7 +393,9 @@ def test_the_lmcache_server_and_its_engine_have_a_command_each(beside):
         "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"},
     }
     assert (
-        options.problems(disk, {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"]}, {"lmcache": "0.5.6"})
+        engines.problems(
+            disk.processes, {"connectors": ["LMCacheMPConnector"], "lmcache": ["chunk_size"]}, {"lmcache": "0.5.6"}
+        )
         == []
     )
 
@@ -417,7 +419,7 @@ def test_the_lmcache_server_s_version_is_part_of_what_decides_a_result_and_other
     environment = vllm.environment(memory.server, Host("cpu", "x", 2, 8, 8), ROOT / "python")
     assert environment["LMCACHE_TRACK_USAGE"] == "false" and environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in vllm.environment(
-        memory.variant(technique="prefix").server, Host("cpu", "x", 2, 8, 8), ROOT / "python"
+        memory.variant(technique="prefix", resettable=False).server, Host("cpu", "x", 2, 8, 8), ROOT / "python"
     )
 
 
@@ -437,9 +439,9 @@ def test_old_and_mistyped_flags_of_the_lmcache_server_are_refused_with_their_new
         "lmcache": ["chunk_size"],
         "lmcache_server": ["--chunk-size", "--l1-size-gb", "--port"],
     }
-    [problem] = options.problems(arm, accepted, {"lmcache": "0.5.6"})
+    [problem] = engines.problems(arm.processes, accepted, {"lmcache": "0.5.6"})
     assert (problem.found, problem.wanted.split(", ")[0]) == (found, wanted) and not problem.ignored
-    known = options.problems(arm, {}, {})
+    known = engines.problems(arm.processes, {}, {})
     assert [problem.wanted for problem in known] == (
         [wanted] if name != "chunk_sizes" else []
     )  # what is known to be gone, without asking the engine

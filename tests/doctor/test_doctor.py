@@ -416,7 +416,7 @@ def kv(connector=LMCACHE, **extra) -> dict:
     ],
 )
 def test_what_an_arm_asks_for_and_the_engine_does_not_have(tmp_path, about, said, wanted):
-    problems = options.problems(Arm.of("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS)
+    problems = engines.problems(Arm.of("arm", model(tmp_path, "m", 100), **about).processes, ACCEPTED, VERSIONS)
     assert len(problems) == 1 and said in problems[0].found and wanted in problems[0].wanted, problems
 
 
@@ -454,7 +454,7 @@ def test_what_an_arm_asks_for_and_the_engine_does_not_have(tmp_path, about, said
     ],
 )
 def test_what_there_is_raises_no_finding(tmp_path, about):
-    assert options.problems(Arm.of("arm", model(tmp_path, "m", 100), **about), ACCEPTED, VERSIONS) == []
+    assert engines.problems(Arm.of("arm", model(tmp_path, "m", 100), **about).processes, ACCEPTED, VERSIONS) == []
 
 
 def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_path):
@@ -465,7 +465,7 @@ def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_pat
         speculative={"new": 1},
         **{"environment": {"LMCACHE_LOCAL_DEVICE": "cpu"}},
     )
-    assert [problem.found for problem in options.problems(arm, None)] == [
+    assert [problem.found for problem in engines.problems(arm.processes, None)] == [
         "option swap_space",
         "variable LMCACHE_LOCAL_DEVICE",
     ]
@@ -475,11 +475,11 @@ def test_without_the_engines_word_only_what_is_known_to_be_gone_is_found(tmp_pat
 
 def test_an_lmcache_that_is_not_there_or_not_importable_is_found(tmp_path):
     arm = Arm.of("arm", model(tmp_path, "m", 100), **kv())
-    assert "which is not installed" in options.problems(arm, ACCEPTED, {"vllm": "0.32.0"})[0].found
+    assert "which is not installed" in engines.problems(arm.processes, ACCEPTED, {"vllm": "0.32.0"})[0].found
     broken = {name: value for name, value in ACCEPTED.items() if name != "lmcache"} | {
         "errors": {"lmcache": "ImportError: libcudart"}
     }
-    assert "ImportError: libcudart" in options.problems(arm, broken, VERSIONS)[0].found
+    assert "ImportError: libcudart" in engines.problems(arm.processes, broken, VERSIONS)[0].found
     assert lmcache.is_used(arm) and not lmcache.is_used(arm.variant(options={}))
 
 
@@ -544,12 +544,12 @@ def test_the_installed_engine_has_what_section_3_asks_for_and_not_what_is_gone(t
     synchronous = plan.arms[0].variant(
         options={"async_scheduling": False}, environment={"VLLM_USE_V2_MODEL_RUNNER": "0"}
     )
-    assert not options.problems(synchronous, accepted)
+    assert not engines.problems(synchronous.processes, accepted)
     for name in options.REMOVED:
-        assert [problem.found for problem in options.problems(plan.arms[0].variant(options={name: 1}), accepted)] == [
-            f"option {name}"
-        ]
-    assert options.problems(plan.arms[0].variant(speculative={"ngram_prompt_lookup_max": 3}), accepted)[
+        assert [
+            problem.found for problem in engines.problems(plan.arms[0].variant(options={name: 1}).processes, accepted)
+        ] == [f"option {name}"]
+    assert engines.problems(plan.arms[0].variant(speculative={"ngram_prompt_lookup_max": 3}).processes, accepted)[
         0
     ].wanted.startswith("prompt_lookup_max")
     assert set(options.RENAMED_CONNECTORS.values()) <= set(accepted["connectors"]) and not set(

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from serving_study import engines
+from serving_study.chapters.speculation_arms import _prescribe
 from serving_study.engines import logs, vllm, vllm_logs
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
-from serving_study.servers.arm import Arm, _prescribe
+from serving_study.servers.arm import Arm
 from serving_study.servers.server import died
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"

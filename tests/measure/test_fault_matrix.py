@@ -30,7 +30,7 @@ from serving_study.analysis import comparisons
 from serving_study.errors import StoreError
 from serving_study.measure import sweep
 from serving_study.measure.plan import Cell, Plan
-from serving_study.servers import client, fleet, preflight
+from serving_study.servers import client, fleet, lifetime, preflight
 from serving_study.servers import server as processes
 
 with open(paths.DATA / "faults.csv", newline="") as _file:
@@ -347,13 +347,13 @@ def impatient(fault: str, allowed_s: float):
 
     @contextmanager
     def plant(scene, arm, server):
-        serve = fleet.serve
+        serve = lifetime.serve
 
         def serve_in_time(served, *positional, **named):
             return serve(served, *positional, **(named | ({"timeout_s": allowed_s} if served.name == arm else {})))
 
         with scene.switched(arm, fault), scene.monkeypatch.context() as patch:
-            patch.setattr(fleet, "serve", serve_in_time)
+            patch.setattr(lifetime, "serve", serve_in_time)
             yield
 
     return plant

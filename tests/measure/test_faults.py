@@ -17,7 +17,7 @@ from serving_study.errors import DatasetError, EngineEnvironmentError, HostError
 from serving_study.measure import starts as serving_starts
 from serving_study.measure import sweep
 from serving_study.results import sources, store
-from serving_study.servers import fleet, preflight
+from serving_study.servers import fleet, lifetime, preflight
 
 OUT_OF_MEMORY = "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
 
@@ -178,7 +178,7 @@ def test_a_start_that_was_good_keeps_its_figures_when_the_server_dies_later(stud
 
 
 def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkeypatch):
-    real, lives = fleet.serve, []
+    real, lives = lifetime.serve, []
 
     def serve(arm, *positional, **named):
         if arm.name == "faulty":
@@ -187,7 +187,7 @@ def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkey
                 raise HostError("too little free memory", value="0.1 GiB free, about 6 wanted")
         return real(arm, *positional, **named)
 
-    monkeypatch.setattr(fleet, "serve", serve)
+    monkeypatch.setattr(lifetime, "serve", serve)
     record = starts(with_a_good_arm(study, fault="dies-after", after=6))["faulty"]
     assert len(lives) == 2 and record["outcome"] == "failed" and "too little free memory" in record["reason"]
     assert record["figures"].items() >= FIGURES.items()
@@ -195,9 +195,9 @@ def test_a_second_start_that_fails_leaves_the_figures_of_the_first(study, monkey
 
 
 def test_before_a_server_is_started_once_more_its_memory_is_back(study, monkeypatch):
-    happened, serve = [], fleet.serve
+    happened, serve = [], lifetime.serve
     monkeypatch.setattr(preflight, "wait_for_gpu_memory", lambda *_: happened.append("memory"))
-    monkeypatch.setattr(fleet, "serve", lambda *some, **named: happened.append("serve") or serve(*some, **named))
+    monkeypatch.setattr(lifetime, "serve", lambda *some, **named: happened.append("serve") or serve(*some, **named))
     results = sweep.run(study.plan([study.arm("once", fault="dies-after", after=5, lives=1)], repeats=2))
     assert happened == ["serve", "memory", "serve", "memory"] and starts(results)["once"]["outcome"] == "ok"
 
@@ -299,7 +299,7 @@ def test_a_kernels_colours_do_not_reach_a_server(study, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("CLICOLOR_FORCE", "1")
     plan, folder = study.plan([study.arm("good")]), study.folder / "log"
-    with fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
         variables = psutil.Process(server.pid).environ()
     assert not {"FORCE_COLOR", "CLICOLOR_FORCE"} & set(variables)
 
@@ -433,7 +433,7 @@ def test_a_server_does_not_outlive_its_warden(study):
     folder.mkdir()
     with (
         pytest.raises(ServerError, match="good: the server ended"),
-        fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+        lifetime.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
     ):
         assert study.alive() == {server.pid} and server.owns_port() is True
         server.running[0].warden.kill()

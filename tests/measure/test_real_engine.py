@@ -12,7 +12,7 @@ from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweep
 from serving_study.models import checkpoints
 from serving_study.results import store
-from serving_study.servers import fleet
+from serving_study.servers import lifetime
 
 pytestmark = pytest.mark.alone
 
@@ -135,7 +135,7 @@ def test_a_load_that_the_real_parser_refuses_is_an_error_with_its_cause(
     plan = replace(study.plan([arm], prompts=3, output_tokens=4), environment=environment)
     with (
         loads.Generator(environment, tmp_path / "generator.log") as generator,
-        fleet.serve(arm, plan.host, environment, tmp_path) as server,
+        lifetime.serve(arm, plan.host, environment, tmp_path) as server,
     ):
         real = loads.Load.arguments
         with monkeypatch.context() as changed:

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from serving_study.chapters import speculation_arms
 from serving_study.errors import ModelError, ParameterError
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.models.checkpoints import Model
-from serving_study.servers import arm as arms
 from serving_study.servers.arm import Arm
 
 CPU = Host("cpu", "x", 2, 8, 8)
@@ -30,7 +30,7 @@ def make(model):
     target, same, other = model("target"), model("draft"), model("other", 90)
 
     def made(host=CPU, draft=same, **about):
-        return arms.speculation(
+        return speculation_arms.speculation(
             **{
                 "target": target,
                 "draft": draft,

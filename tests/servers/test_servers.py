@@ -124,7 +124,7 @@ def test_a_server_gets_the_callers_variables_without_what_makes_colours(arm, mon
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "VLLM_LOGGING_COLOR"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("KEPT", "yes")
-    variables = fleet.whole_environment(arm, CPU, Environment("vllm-cpu", Path("/venv/bin/python"), "3.11"))
+    variables = fleet.whole_environment(arm.server, CPU, Environment("vllm-cpu", Path("/venv/bin/python"), "3.11"))
     assert variables["KEPT"] == "yes" and variables["NO_COLOR"] == "1" and variables["VLLM_LOGGING_COLOR"] == "0"
     assert not {"FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE"} & set(variables)
     assert variables["VLLM_CPU_KVCACHE_SPACE"] == "4"

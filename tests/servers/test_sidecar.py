@@ -13,7 +13,7 @@ from fake_study import cells, failed, starts, wait_for
 
 from serving_study.errors import ServerError
 from serving_study.measure import sweep
-from serving_study.servers import fleet, preflight
+from serving_study.servers import fleet, lifetime, preflight
 
 
 def test_the_server_beside_is_up_before_the_engine_and_ends_with_it(study):
@@ -120,7 +120,7 @@ def test_a_process_that_is_killed_is_the_one_that_the_arm_names(study, role, nam
     folder = study.folder / "log"
     with (
         pytest.raises(ServerError) as caught,
-        fleet.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+        lifetime.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
     ):
         [pid] = [event["pid"] for event in study.events("server") if event["arm"] == role]
         os.kill(pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ def test_a_process_that_is_killed_is_the_one_that_the_arm_names(study, role, nam
 
 def test_all_processes_are_frozen_and_go_on_together(study):
     plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
-    with fleet.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
         pids = [event["pid"] for event in study.events("server")]
         assert len(pids) == 2
         server.freeze()

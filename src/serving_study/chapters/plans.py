@@ -1,7 +1,7 @@
-"""The plans of the sections that measure, one module each: its parameters, its profiles' defaults, and `plan`.
+"""What the plans of the measuring sections share: parameters, environment, notes, the server's options, loads.
 
-What they share stands here: defaults, checks, environment, the server's options, loads. Parameters of every section
-have the names that these functions ask for (`concurrencies`, `prompts`, `max_model_len` …)."""
+Parameters of every section have the names that these functions ask for (`concurrencies`, `prompts`, `max_model_len`
+…)."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +17,8 @@ from ..hardware.hosts import Host
 from ..loads import Load, datasets
 from ..models.checkpoints import Model
 from .parameters import PORT, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
+
+HELD_OUT = "held-out.json"  # of a trained draft: prompts that it never saw, in ShareGPT's format
 
 
 class Loaded(Parameters):
@@ -124,6 +126,12 @@ def variables(wanted, host: Host) -> dict:
     return {} if host.gpus else {"VLLM_CPU_KVCACHE_SPACE": wanted.kv_cache_gib}
 
 
+def held_out(draft: Model) -> Path | None:
+    """The file of prompts that a draft of this book never saw, in ShareGPT's format; None for any other model."""
+    file = draft.folder / HELD_OUT
+    return file if file.is_file() else None
+
+
 def loads(
     wanted, host: Host, environment: Environment, dry: bool, say: Callable[[str], None], *, held_out: Path | None = None
 ) -> tuple[Load, ...]:
@@ -157,12 +165,3 @@ def loads(
 def resolved(wanted, host: Host) -> dict:
     """The parameters as run.json has them."""
     return {name: value for name, value in wanted if name not in ("fresh", "port")} | {"host": host.profile}
-
-
-HELD_OUT = "held-out.json"
-
-
-def held_out(draft: Model) -> Path | None:
-    """The file of prompts that a draft of this book never saw, in ShareGPT's format; None for any other model."""
-    file = draft.folder / HELD_OUT
-    return file if file.is_file() else None

@@ -14,9 +14,9 @@ from ..measure.plan import Plan
 from ..models import checkpoints
 from ..models.checkpoints import Model
 from ..results import reference
-from ..servers.arm import speculation
 from . import plans
 from .parameters import Number, Once, Positive, Whole
+from .speculation_arms import speculation
 
 CPU = {
     "model": "smollm2-135m-instruct",

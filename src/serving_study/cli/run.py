@@ -24,7 +24,8 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again what is measured already")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured; start nothing")] = False,
     no_book: Annotated[bool, typer.Option("--no-book", help="publish the chapter, but do not build the book")] = False,
-    rest: Annotated[list[str], typer.Argument(hidden=True, metavar="")] = [],  # noqa: B006 - what `-p repeats 2` leaves over
+    # What `-p repeats 2` leaves over.
+    rest: Annotated[list[str], typer.Argument(hidden=True, metavar="")] = [],  # noqa: B006
 ) -> None:
     """Run a section's notebook on this machine, publish it, and build the book."""
     from ..chapters import book as books

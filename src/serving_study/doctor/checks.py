@@ -251,9 +251,7 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
     for arm in arms:
         findings += [
             _of_problem(f"options of {arm.name}", problem)
-            for problem in engines.get(arm.engine).problems(
-                arm, accepted, environment.versions if environment else None
-            )
+            for problem in engines.problems(arm.processes, accepted, environment.versions if environment else None)
         ]
     if not findings and accepted is None:
         return [

@@ -2,8 +2,8 @@
 
     python bench_worker.py LOG
 
-Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of the
-same id; the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own
+Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of
+the same id; the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own
 result an answer holds what tells a slow client from a slow server: the processor time of this process during the load,
 and how late its event loop woke up. With "watch": ["NAME", …] it also has the server's counters of these names before
 the first request and after each, which tells requests apart that come one by one. Ends when standard input closes, even

@@ -2,9 +2,9 @@
 
     PYTHON fetch.py '{"repository": "owner/name", "kind": "model", "patterns": ["*.json"], "answer_s": 10}'
 
-Prints `{"path": …}`, or `{"reason": …, "out_of_reach": …, "refused": …}`. What can mislead: only a hub that never
-answered is out of reach (no name, no connection, no answer in time, or offline as asked for). A proxy, a certificate, a
-full disk, a package that is missing, or a failure after the first answer is a reason of its own.
+Prints `{"path": …}`, or `{"reason": …, "out_of_reach": …, "refused": …}`. What can mislead: only a hub that
+never answered is out of reach (no name, no connection, no answer in time, or offline as asked for). A proxy, a
+certificate, a full disk, a package that is missing, or a failure after the first answer is a reason of its own.
 """
 
 import errno

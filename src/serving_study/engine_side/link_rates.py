@@ -4,10 +4,11 @@
     python link_rates.py gloo 2        # two processes of a CPU host
 
 One JSON line a figure, {"name": "all-reduce", "link": "2 ranks", "bytes": 16384, "seconds": [1.1e-5, …], "gb_s": 1.4,
-"bus_gb_s": 1.4}, and {"done": true} at the end. A GB is 10⁹ bytes. `bus_gb_s` is what each rank sends, 2 (n - 1) / n of
-the message, as nccl-tests counts it; `seconds` are of one call, a figure a repeat. Whoever starts this sets the
+"bus_gb_s": 1.4}, and {"done": true} at the end. A GB is 10⁹ bytes. `bus_gb_s` is what each rank sends, 2 (n - 1) / n
+of the message, as nccl-tests counts it; `seconds` are of one call, a figure a repeat. Whoever starts this sets the
 deadline: over a broken link it never ends."""
 
+import functools
 import json
 import os
 import statistics
@@ -48,7 +49,8 @@ def copies(world: int) -> None:
                 for size in COPY_BYTES:
                     sent = torch.ones(size, dtype=torch.uint8, device=f"cuda:{source}")
                     arrived = torch.empty(size, dtype=torch.uint8, device=f"cuda:{target}")
-                    seconds = timed(lambda: arrived.copy_(sent, non_blocking=True), sent.device, arrived.device)  # noqa: B023
+                    copy = functools.partial(arrived.copy_, sent, non_blocking=True)
+                    seconds = timed(copy, sent.device, arrived.device)
                     report("GPU to GPU", f"{source} to {target}", size, seconds, 1.0)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from ..errors import ParameterError
 from . import lmcache, vllm
-from .base import Engine
+from .base import Engine, Problem
+from .process import CACHE_SERVER, Process
 
 ENGINES: dict[str, Engine] = {"vllm": vllm}
 CACHE_SERVERS = {"lmcache": lmcache}
@@ -20,6 +21,13 @@ def get(name: str) -> Engine:
     if name not in ENGINES:
         raise ParameterError("unknown engine", value=name, allowed=", ".join(ENGINES))
     return ENGINES[name]
+
+
+def problems(processes: Iterable[Process], accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
+    """What an arm's processes ask for and these versions do not have, each once."""
+    kinds = [(CACHE_SERVERS if process.role == CACHE_SERVER else ENGINES)[process.engine] for process in processes]
+    asked = [kind.problems(process, accepted, versions) for kind, process in zip(kinds, processes, strict=True)]
+    return list(dict.fromkeys(problem for of_process in asked for problem in of_process))
 
 
 def named(versions: Mapping[str, str]) -> str:

@@ -104,22 +104,22 @@ class Engine(Protocol):
     BENCH: tuple[str, ...]
     CORES: tuple[str, str]
 
-    def command(self, arm: Process, python: Path, port: int) -> list[str]:
+    def command(self, process: Process, python: Path, port: int) -> list[str]:
         """The server's command line; it binds to 127.0.0.1 alone."""
 
-    def environment(self, arm: Process, host: Host, python: Path) -> dict[str, str]:
+    def environment(self, process: Process, host: Host, python: Path) -> dict[str, str]:
         """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
 
     def version(self, versions: Mapping[str, str]) -> str | None:
         """Its version among those of an interpreter's distributions; None where it is not installed."""
 
-    def problems(self, arm: Process, accepted: Mapping | None, versions: Mapping | None) -> list["Problem"]:
-        """What the arm asks for and this version does not have, as its interpreter says what it accepts."""
+    def problems(self, process: Process, accepted: Mapping | None, versions: Mapping | None) -> list["Problem"]:
+        """What the process asks for and this version does not have, as its interpreter says what it accepts."""
 
-    def memory_share(self, arm: Process) -> float:
+    def memory_share(self, process: Process) -> float:
         """The share of a GPU's memory that the server asks for at once."""
 
-    def host_cache_gib(self, arm: Process) -> float:
+    def host_cache_gib(self, process: Process) -> float:
         """A rank's KV cache on a CPU host, GiB."""
 
     def is_loading(self, log: str) -> bool:
@@ -134,8 +134,8 @@ class Engine(Protocol):
     def cache_figures(self, snapshot: Snapshot) -> dict:
         """What its counters say of its KV cache: `blocks`, `block_tokens`, `kv_cache_tokens`, `max_concurrency`."""
 
-    def ineffective(self, arm: Process, log: str) -> str | None:
-        """Which of the arm's settings the started server does not have, by its log; None where all hold."""
+    def ineffective(self, process: Process, log: str) -> str | None:
+        """Which of its settings the started server does not have, by its log; None where all hold."""
 
     def cause(self, log: str, exit_code: int | None = None) -> str | None:
         """Why a server died, in one line; None when it is none of the known causes."""

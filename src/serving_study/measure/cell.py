@@ -11,7 +11,7 @@ from ..errors import LoadError, ServerError
 from ..hardware import hosts
 from ..loads import Generator, Load
 from ..results.store import Run
-from ..servers import client, fleet, metrics
+from ..servers import client, lifetime, metrics
 from ..servers.arm import Arm
 from . import mechanisms, records
 from .plan import Cell, Plan
@@ -114,7 +114,9 @@ def _alive(server) -> bool:
     """One more token, asked for after the load."""
     try:
         return all(
-            client.complete(server.url, server.arm.model.name, fleet.PROBE_PROMPT, 1, 60)["usage"]["completion_tokens"]
+            client.complete(server.url, server.arm.model.name, lifetime.PROBE_PROMPT, 1, 60)["usage"][
+                "completion_tokens"
+            ]
             == 1
             for _ in range(server.arm.replicas)
         )

@@ -20,7 +20,7 @@ from ..errors import StoreError, StudyError
 from ..hardware import hosts
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import fleet, metrics, preflight
+from ..servers import lifetime, metrics, preflight
 from ..servers.arm import Arm
 from ..servers.server import UNSAID
 from . import records
@@ -100,7 +100,7 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with fleet.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
+        with lifetime.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
             figures = server.start
             figures = figures | engine.cache_figures(metrics.scrape(server.url))
             records.write_start(plan, run, arm, "ok", figures=figures)

@@ -19,7 +19,7 @@ from ..hardware import hosts
 from ..loads import Generator
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import fleet, preflight
+from ..servers import fleet, lifetime, preflight
 from ..servers.arm import Arm
 from . import mechanisms, records
 from .cell import measure_cell, warm_up
@@ -150,7 +150,7 @@ def _measure_arm(
             folder.mkdir(parents=True, exist_ok=True)
             launched = ahead.take(arm)
             next_server = ahead.begin(following) if following and not launched and not deaths else None
-            with fleet.serve(
+            with lifetime.serve(
                 arm, plan.host, plan.environment, folder, port=plan.port, launched=launched, next_server=next_server
             ) as server:
                 generator.wait_until_ready()

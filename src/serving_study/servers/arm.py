@@ -1,15 +1,13 @@
-"""`Arm`: the processes of one configuration, and which arms a technique has.
+"""`Arm`: the processes of one configuration.
 
 An arm says everything that decides what its server does. Two arms that differ in nothing but their name are the A/A
 pair that gives the noise floor (`repeat_of`)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engines.process import CACHE_SERVER, SERVER, Process
 from ..errors import ParameterError
-from ..hardware.hosts import Host
-from ..models.checkpoints import Model, check_draft
+from ..models.checkpoints import Model
 
 TRUNCATED = "truncated"  # what sets a draft apart that is a target's first layers
 # What an arm is, in the columns of its cells and of its starts.
@@ -52,16 +50,21 @@ class Arm:
         gpus: int = 1,
         replicas: int = 1,
         sidecar: Process | None = None,
+        resettable: bool = False,
         **labels,
     ) -> "Arm":
         """An arm of one server, or of `replicas` alike that take turns and share `gpus`; `sidecar` is a cache server
-        that each of them needs.
+        that each of them needs, `resettable` whether a server's caches can be emptied over HTTP.
 
         Raises ParameterError where the GPUs cannot be shared out evenly.
         """
         if gpus % replicas:
-            raise ParameterError("GPUs do not divide by servers", value=f"{gpus} by {replicas}", allowed="a multiple")
-        resettable = labels.get("technique") == "offload"  # the probe of a tier empties the device
+            raise ParameterError(
+                f"{name}: GPUs do not divide by servers",
+                value=f"{gpus} GPUs for {replicas} servers",
+                allowed=f"a multiple of {replicas} GPUs",
+                next="make doctor, which names this machine's GPUs",
+            )
         server = Process(
             SERVER,
             engine,
@@ -91,6 +94,7 @@ class Arm:
             "gpus": self.gpus,
             "replicas": self.replicas,
             "sidecar": self.sidecar,
+            "resettable": server.resettable,
             "technique": self.technique,
             "acceptance": self.acceptance,
             "distinction": self.distinction,
@@ -217,123 +221,3 @@ class Arm:
 def again(arm: Arm) -> Arm:
     """The same arm once more, under another name: the A/A control."""
     return arm.variant(name=f"{arm.name}-again", repeat_of=arm.name)
-
-
-def speculation(
-    *,
-    target: Model,
-    draft: Model,
-    ks: Sequence[int],
-    ngram_ks: Sequence[int],
-    ngram_window: tuple[int, int],
-    options: dict,
-    environment: dict,
-    host: Host,
-    heterogeneous_vocabulary: bool = True,
-    prescribed: dict | None = None,
-    control: Model | None = None,
-    truncated: Model | None = None,
-    eagle: Model | None = None,
-    synchronous_control: bool = False,
-    only: Sequence[str] | None = None,
-) -> tuple[Arm, ...]:
-    """Section 3's arms: `baseline`, `ngram-k3` for each n-gram k, `draft-k1` … for each k, and the baseline again.
-
-    `ngram_window` is (shortest, longest) match in tokens. `prescribed` maps an arm's name to the acceptance rate that
-    the engine is told to produce, for random weights. `control` is a draft of the target's own vocabulary, for the
-    middle k: does the mapping between vocabularies cost anything? `synchronous_control` adds the baseline as a draft
-    model makes vLLM run its target: without asynchronous scheduling, on the older model runner. `truncated` is a poor
-    draft beside a trained one, for the middle k: what does a bad draft cost? `eagle` is an EAGLE-3 head of this very
-    target, for each k. `only` keeps the named arms."""
-    gpus = min(1, len(host.gpus)) if host.gpus else 0
-    base = Arm.of("baseline", target, options=options, environment=environment, gpus=gpus)
-    arms = [base]
-    shortest, longest = ngram_window
-    for k in ngram_ks:
-        config = {
-            "method": "ngram",
-            "num_speculative_tokens": k,
-            "prompt_lookup_max": longest,
-            "prompt_lookup_min": shortest,
-        }
-        arms.append(base.variant(name=f"ngram-k{k}", speculative=config, technique="ngram", acceptance="measured"))
-    check_draft(target, draft, heterogeneous=heterogeneous_vocabulary)
-    for k in ks:
-        config = {"method": "draft_model", "model": draft.source, "num_speculative_tokens": k}
-        if draft.vocab_size != target.vocab_size:
-            config["use_heterogeneous_vocab"] = True
-        arms.append(
-            base.variant(name=f"draft-k{k}", speculative=config, draft=draft, technique="draft", acceptance="measured")
-        )
-    if control and ks:
-        k = sorted(ks)[len(ks) // 2]
-        config = {"method": "draft_model", "model": control.source, "num_speculative_tokens": k}
-        arms.append(
-            base.variant(
-                name=f"draft-k{k}-same-vocabulary",
-                distinction="same-vocabulary",
-                speculative=config,
-                draft=control,
-                technique="draft",
-                acceptance="measured",
-            )
-        )
-        prescribed = (prescribed or {}) | {arms[-1].name: (prescribed or {}).get(f"draft-k{k}")}
-    if truncated and ks:
-        k = sorted(ks)[len(ks) // 2]
-        config = {"method": "draft_model", "model": truncated.source, "num_speculative_tokens": k}
-        arms.append(
-            base.variant(
-                name=f"draft-k{k}-truncated",
-                distinction=TRUNCATED,
-                speculative=config,
-                draft=truncated,
-                technique="draft",
-                acceptance="measured",
-            )
-        )
-    for k in ks if eagle else ():
-        config = {"method": "eagle3", "model": eagle.source, "num_speculative_tokens": k}
-        arms.append(
-            base.variant(
-                name=f"eagle3-k{k}",
-                distinction="eagle3",
-                speculative=config,
-                draft=eagle,
-                technique="draft",
-                acceptance="measured",
-            )
-        )
-    arms = [_prescribe(arm, (prescribed or {}).get(arm.name)) for arm in arms]
-    if synchronous_control:
-        arms.append(
-            base.variant(
-                name="baseline-synchronous",
-                distinction="synchronous",
-                options=options | {"async_scheduling": False},
-                environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"},
-            )
-        )
-    arms.append(again(base))
-    if only is not None:
-        unknown = [name for name in only if name not in {arm.name for arm in arms}]
-        if unknown:
-            raise ParameterError(
-                "unknown arm",
-                value=", ".join(unknown),
-                allowed=", ".join(arm.name for arm in arms),
-                next="make plan SECTION=3",
-            )
-        arms = [arm for arm in arms if arm.name in only]
-    return tuple(arms)
-
-
-def _prescribe(arm: Arm, rate: float | None) -> Arm:
-    """Make the engine accept drafts at `rate` (accepted / drafted) whatever the models say."""
-    if rate is None or not arm.k:
-        return arm
-    config = arm.speculative | {
-        "rejection_sample_method": "synthetic",
-        "synthetic_acceptance_length": round(1 + rate * arm.k, 4),
-    }
-    return arm.variant(speculative=config, acceptance="prescribed")

@@ -1,12 +1,8 @@
-"""The life of an arm's processes: each under its own warden, with its own ports and its own log; ready together, frozen
-together, ended together.
+"""The life of an arm's processes: each under its own warden, with its own ports and its own log; frozen together, ended
+together.
 
-Ready means that one real request came back with tokens from the model that was asked for, through a port that our own
-process group holds; a health page answers long before that, and another job's server may answer in our place. A cache
-server is up before the servers start that need it. Of several servers, a front takes the requests.
-
-    with fleet.serve(arm, host, environment, folder) as server:
-        requests to server.url
+A cache server is up before the servers start that need it. Of several servers, a front takes the requests.
+`lifetime.serve` is what starts one, waits for it and ends it.
 """
 
 import contextlib
@@ -16,9 +12,6 @@ import shutil
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,13 +21,11 @@ from ..engines.process import Process
 from ..environments import Environment, variables
 from ..errors import LoadError, ServerError
 from ..hardware.hosts import Host
-from . import client, language, preflight
+from . import client, preflight
 from .arm import Arm
 from .server import Server, died, start
 
 FRONT = Path(__file__).with_name("programs") / "front.py"
-PROBE_PROMPT = "The capital of France is"
-PROBE_TOKENS = 24
 CACHE_SERVER_S = 180.0  # within which a cache server has to answer
 
 
@@ -58,6 +49,7 @@ class Fleet:
     frozen_s: float = 0.0
     _frozen_at: float | None = None
     _servers: list[Server] = field(default_factory=list)
+    _waiting: list[tuple[Process, int]] = field(default_factory=list)  # servers to be started, and their ports
     _cache_server: Server | None = None
 
     @property
@@ -94,12 +86,13 @@ class Fleet:
         ports = [self.port] if self.arm.front == "none" else [preflight.free_port() for _ in self.arm.servers]
         self._waiting = list(zip(self.arm.servers, ports, strict=True))
         if self.arm.front == "turns":
-            words = [sys.executable, str(FRONT.resolve()), str(self.port), "/health", *map(str, ports)]
+            words = [sys.executable, str(FRONT.resolve()), str(self.port), engines.get(self.arm.engine).HEALTH]
+            words += map(str, ports)
             self._start("front", words, (self.port,), dict(os.environ))
         if cache:
             places = preflight.free_port(), preflight.free_port()
             words = filled(engines.CACHE_SERVERS[cache.engine].command(cache, self.environment.python), places)
-            variables = whole_environment(self.arm, self.host, self.environment)
+            variables = whole_environment(self.arm.server, self.host, self.environment)
             self._cache_server = self._start(cache.engine, words, places, variables)
         else:
             self._start_servers()
@@ -132,7 +125,7 @@ class Fleet:
             words = engines.get(process.engine).command(process, python, port)
             if self._cache_server:
                 words = filled(words, self._cache_server.ports)
-            variables = whole_environment(self.arm, self.host, self.environment)
+            variables = whole_environment(process, self.host, self.environment)
             if len(self._waiting) > 1:
                 variables |= places(process, variables, first, self.arm.ranks)
             name = "server" if number == 1 else f"server-{number}"
@@ -278,12 +271,12 @@ def commands(arm: Arm, python: Path) -> dict[str, list[str]]:
     return words | ({cache.engine: engines.CACHE_SERVERS[cache.engine].command(cache, python)} if cache else {})
 
 
-def whole_environment(arm: Arm, host: Host, environment: Environment) -> dict[str, str]:
-    """The whole environment of an arm's processes: the caller's, without what would put colours into their logs, and
-    what the engine needs.
+def whole_environment(process: Process, host: Host, environment: Environment) -> dict[str, str]:
+    """The whole environment of a server: the caller's, without what would put colours into its log, and what the engine
+    needs. A cache server has that of the servers that need it.
     """
     callers = {name: value for name, value in os.environ.items() if name not in base.DROPPED}
-    return callers | engines.get(arm.engine).environment(arm.server, host, environment.python)
+    return callers | engines.get(process.engine).environment(process, host, environment.python)
 
 
 def scratch(arm: Arm) -> Path:
@@ -291,32 +284,6 @@ def scratch(arm: Arm) -> Path:
     it.
     """
     return paths.CACHE / "scratch" / arm.name
-
-
-@contextmanager
-def serve(
-    arm: Arm,
-    host: Host,
-    environment: Environment,
-    folder: Path,
-    *,
-    port: int = 0,
-    timeout_s: float = 1200,
-    launched: Fleet | None = None,
-    next_server: Fleet | None = None,
-):
-    """Start `arm`'s processes, or go on with those `launched` earlier, wait until they answer, yield them, and stop
-    them whatever happens.
-
-    `next_server` is another arm's, which starts at the same time. It is frozen once it gets to its weights, or once
-    this one is ready. Raises HostError before anything starts, ServerError when one dies or never answers."""
-    server = launched or launch(arm, host, environment, folder, port=port)
-    try:
-        server.thaw()
-        server.start = _wait_until_ready(server, timeout_s, next_server)
-        yield server
-    finally:
-        stop(server)
 
 
 def stop(fleet: Fleet) -> float:
@@ -332,97 +299,3 @@ def stop(fleet: Fleet) -> float:
         with contextlib.suppress(OSError):  # a full disk has its own error, which this one would hide
             logs.tidy_log(server.log)
     return time.monotonic() - began
-
-
-def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None) -> dict:
-    engine, began = engines.get(server.arm.engine), server.began + server.frozen_s
-    deadline = began + timeout_s
-    while True:
-        server.require_alive()
-        if time.monotonic() > deadline:
-            raise server.error("the server did not get ready", f"no answer within {timeout_s:.0f} s")
-        server.advance()
-        try:
-            client.get(f"{server.url}{engines.get(server.arm.engine).HEALTH}", 2)
-            break
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-        if next_server:
-            server.unbind()
-            _go_on(next_server)
-    if next_server:
-        next_server.freeze()
-    server.bind_again()
-    healthy_s = time.monotonic() - began
-    if server.owns_port() is False:
-        raise server.error(
-            "another process answers on our port",
-            "; ".join(
-                f"port {port} is held by {preflight.holder(port)}"
-                for process in server.running
-                for port in process.ports
-                if preflight.owner_group(port, process.pid) is False
-            ),
-        )
-    text, sane = _first_answer(server, deadline)
-    log = server.text()
-    if problem := engine.ineffective(server.arm.server, log) or _ineffective_cache(server):
-        raise server.error("the server does not have the settings it was given", problem)
-    return {
-        **engine.start_figures(log),
-        **({"sidecar_s": server.cache_ready_s} if server.arm.sidecar else {}),
-        "healthy_s": healthy_s,
-        "startup_s": time.monotonic() - began,
-        "probe_text": text,
-        "probe_sane": sane,
-    }
-
-
-def _go_on(server: Fleet) -> None:
-    """Let the processes that start beside another arm's go on as far as their weights; what fails there is said in
-    their own turn.
-    """
-    with contextlib.suppress(ServerError):
-        if not server.frozen:
-            server.advance()
-    if engines.get(server.arm.engine).is_loading(server.text()):
-        server.freeze()
-    elif not server.frozen:
-        server.unbind()
-
-
-def _ineffective_cache(server: Fleet) -> str | None:
-    cache = server.arm.sidecar
-    return engines.CACHE_SERVERS[cache.engine].ineffective(cache, server.settings) if cache else None
-
-
-def _first_answer(server: Fleet, deadline: float) -> tuple[str, bool | None]:
-    """The text of a first request, and whether it is language (None of random weights); each server gets one.
-
-    Raises ServerError where it is not our answer, or none.
-    """
-    try:
-        for _ in range(server.arm.replicas):  # they take turns
-            answer = client.complete(
-                server.url,
-                server.arm.model.name,
-                PROBE_PROMPT,
-                PROBE_TOKENS,
-                max(5.0, min(300.0, deadline - time.monotonic())),
-            )
-    except (OSError, ValueError) as error:
-        server.require_alive(client.LAST_WORDS_S)
-        detail = (
-            error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
-        )
-        raise server.error("the first request failed", f"{type(error).__name__}: {detail}") from None
-    tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
-    if answer.get("model") != server.arm.model.name or tokens < 1:
-        raise server.error(
-            "the answer is not ours",
-            f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}",
-        )
-    garbage = None if server.arm.weights == "random" else language.fault(text)
-    if garbage:
-        raise server.error("the text that comes back is not language", f"{garbage}: {text[:120]!r}")
-    return text, None if server.arm.weights == "random" else True

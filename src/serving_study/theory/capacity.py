@@ -1,8 +1,9 @@
 """How many KV tokens fit beside a model before a server starts, by the bookkeeping that vLLM does at its start.
 
-GPU memory × utilization − weights − peak of the profiling run − CUDA graphs − a constant, over the KV bytes of a token,
-in blocks of 16, least of all ranks; of a model with layers of several kinds, in the blocks of `pages`. The constant
-(libraries, their workspaces, NCCL) is fitted on one start of each GPU, the baseline's. What can mislead:
+GPU memory × utilization − weights − peak of the profiling run − CUDA graphs − a constant, over the KV bytes of
+a token, in blocks of 16, least of all ranks; of a model with layers of several kinds, in the blocks of `pages`.
+The constant (libraries, their workspaces, NCCL) is fitted on one start of each GPU, the baseline's. What can
+mislead:
 
 - **The peak is not the forward pass's while the compile cache is empty.** vLLM compiles inside its profiling run, and
   kernels that are tuned on the embedding hold a copy of it, which counts as activations (vLLM issues 54122, 54383). A

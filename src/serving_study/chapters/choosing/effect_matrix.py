@@ -86,7 +86,9 @@ def said(cells: pandas.DataFrame, metric: str) -> str:
 
 
 def ratio_text(row) -> str:
-    form = lambda ratio: f"{ratio:.3f}" if ratio < 0.1 else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"  # noqa: E731
+    def form(ratio: float) -> str:
+        return f"{ratio:.{3 if ratio < 0.1 else 2 if ratio < 10 else 1}f}"
+
     ends = "" if math.isnan(row["low"]) else f" [{form(row['low'])}, {form(row['high'])}]"
     return f"{form(row['ratio'])}×{ends}"
 

@@ -66,9 +66,9 @@ def one_token_table() -> Styler:
 
 def speedup_figure(ks: Sequence[int], cost_ratios: Sequence[float]) -> Figure:
     """The predicted speed-up over acceptance, one panel a cost of a draft pass, one line a k."""
-    alphas = np.linspace(0, 1, 101)
+    alphas, speedup = np.linspace(0, 1, 101), speculation.speedup
     curves = (
-        pandas.DataFrame({"α": alphas, "speed-up": speculation.speedup(alphas, k, cost), "k": f"k = {k}", "cost": cost})
+        pandas.DataFrame({"α": alphas, "speed-up": speedup(alphas, k, cost), "k": f"k = {k}", "cost": cost})
         for cost in cost_ratios
         for k in ks
     )

@@ -83,8 +83,8 @@ def layout(arm: Arm, on_gpu: bool) -> pages.Layout:
 
 def table(results: Results) -> pandas.DataFrame:
     """One row a setting, started or not: the setting, `outcome`, a rank's `kv_gib`, the log's `kv_cache_tokens` and
-    `max_concurrency`, `kib_per_token`, the same as `predicted_…`, the tokens' relative `error`, and of a start that was
-    refused for its length the GiB that one request would need. What is not there is missing.
+    `max_concurrency`, `kib_per_token`, the same as `predicted_…`, the tokens' relative `error`, and of a start that
+    was refused for its length the GiB that one request would need. What is not there is missing.
     """
     starts = results.store.starts_by_key()
     return pandas.DataFrame(

@@ -1,10 +1,10 @@
 """The parameters of section 7's servers of hybrid models, and the plan that they come to: one start a setting, and no
 load.
 
-A setting is {"model": …, "max_model_len": 8192, "max_num_seqs": 16, "prefix_caching": True, "mtp": 3, "ngram": 3, "tp":
-2, "cache_dtype": "fp8"}; what is left out has the values of `USUAL`. Weights are random: a KV cache depends on the
-shape alone. A setting that this host cannot have is `unsupported`, with the reason, before anything starts; one that
-the engine refuses is started, and its refusal is a result."""
+A setting is {"model": …, "max_model_len": 8192, "max_num_seqs": 16, "prefix_caching": True, "mtp": 3, "ngram": 3,
+"tp": 2, "cache_dtype": "fp8"}; what is left out has the values of `USUAL`. Weights are random: a KV cache depends on
+the shape alone. A setting that this host cannot have is `unsupported`, with the reason, before anything starts; one
+that the engine refuses is started, and its refusal is a result."""
 
 import json
 import shutil

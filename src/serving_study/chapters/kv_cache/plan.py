@@ -360,7 +360,7 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
         gpus=min(1, len(host.gpus)),
         technique="prefix",
     )
-    below = partial(device.variant, technique="offload")
+    below = partial(device.variant, technique="offload", resettable=True)
 
     def connector(name: str, **extra) -> dict:
         return options | {

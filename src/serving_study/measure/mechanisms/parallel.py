@@ -3,10 +3,10 @@
 from ... import engines
 from ...hardware.hosts import Host
 from ...results.certificates import FAIL, PASS, UNKNOWN, Check
-from ...servers import ranks
 from ...servers.arm import Arm
 from ...servers.fleet import Fleet
 from ...servers.metrics import Snapshot
+from . import ranks
 from .mechanism import Mechanism
 
 # Of a GPU in percent, and of the busiest rank's processor time: below it a rank took no part.

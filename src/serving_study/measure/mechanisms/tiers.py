@@ -43,7 +43,7 @@ def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look:
     """Read them, once the server beside has nothing under way."""
     sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
     files = weigh(fleet.scratch(arm)) if arm.scratch else None
-    stored = lmcache.stored_tokens(logs.read(server.log)) if lmcache.is_in_process(arm) else None
+    stored = lmcache.stored_tokens(logs.read(server.log)) if lmcache.is_in_process(arm.server) else None
     return Look(engine, sidecar, files, stored)
 
 
@@ -115,7 +115,7 @@ def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens:
         return moved_bytes | {"tiers": {"memory": moved_bytes}, "counted": "bytes by the engine"}
     wrote = None if after.files_bytes is None else after.files_bytes - before.files_bytes
     stored = None if after.stored_tokens is None else _bytes(after.stored_tokens - before.stored_tokens, each)
-    in_memory = lmcache.keeps_in_memory(arm)
+    in_memory = lmcache.keeps_in_memory(arm.server)
     both = in_memory and arm.scratch
     tiers = {"memory": {"in_bytes": stored, "out_bytes": None if both else back}} if in_memory else {}
     tiers |= {"disk": {"in_bytes": wrote, "out_bytes": None if both else back}} if arm.scratch else {}

@@ -12,8 +12,8 @@ from good_cells import GPU, good
 from serving_study.engines import vllm
 from serving_study.hardware.hosts import Gpu, Host
 from serving_study.measure import mechanisms
+from serving_study.measure.mechanisms import ranks
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
-from serving_study.servers import ranks
 from serving_study.servers.arm import Arm
 
 TWO_GPUS = {"samples": 5, "cpu_steal": 0.0, "gpus": [GPU["gpus"][0] | {"index": index} for index in range(2)]}

@@ -4,7 +4,7 @@ An engine's processes are known by their titles (`base.Engine.RANKS`). What can 
 others may spin, on a GPU too, so that work proves that a rank took part and not how large its part was; and Ray's
 workers are not the server's children, on other machines some of them, so that they are not counted.
 
-    >>> from serving_study.servers import ranks
+    >>> from serving_study.measure.mechanisms import ranks
     >>> ranks.count(server.pids, host, engine.RANKS)["processes"]                 # doctest: +SKIP
     {4711: {"name": "Worker 0", "cpu_s": 12.4}, …}
 """
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import psutil
 
-from ..hardware.hosts import Host, nvml_handle
-from .arm import Arm
+from ...hardware.hosts import Host, nvml_handle
+from ...servers.arm import Arm
 
 # NVML's field numbers for payload over all NVLinks of a GPU, KiB since the driver started, and the scope that means all
 # links.

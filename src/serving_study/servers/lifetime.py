@@ -1,0 +1,146 @@
+"""An arm's processes from their start to their end.
+
+Ready means that one real request came back with tokens from the model that was asked for, through a port that our own
+process group holds; a health page answers long before that, and another job's server may answer in our place.
+
+    with lifetime.serve(arm, host, environment, folder) as server:
+        requests to server.url
+"""
+
+import contextlib
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+from .. import engines
+from ..environments import Environment
+from ..errors import ServerError
+from ..hardware.hosts import Host
+from . import client, fleet, language, preflight
+from .arm import Arm
+from .fleet import Fleet
+
+PROBE_PROMPT = "The capital of France is"
+PROBE_TOKENS = 24
+
+
+@contextmanager
+def serve(
+    arm: Arm,
+    host: Host,
+    environment: Environment,
+    folder: Path,
+    *,
+    port: int = 0,
+    timeout_s: float = 1200,
+    launched: Fleet | None = None,
+    next_server: Fleet | None = None,
+):
+    """Start `arm`'s processes, or go on with those `launched` earlier, wait until they answer, yield them, and stop
+    them whatever happens.
+
+    `next_server` is another arm's, which starts at the same time. It is frozen once it gets to its weights, or once
+    this one is ready. Raises HostError before anything starts, ServerError when one dies or never answers."""
+    server = launched or fleet.launch(arm, host, environment, folder, port=port)
+    try:
+        server.thaw()
+        server.start = _wait_until_ready(server, timeout_s, next_server)
+        yield server
+    finally:
+        fleet.stop(server)
+
+
+def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None) -> dict:
+    engine, began = engines.get(server.arm.engine), server.began + server.frozen_s
+    deadline = began + timeout_s
+    while True:
+        server.require_alive()
+        if time.monotonic() > deadline:
+            raise server.error("the server did not get ready", f"no answer within {timeout_s:.0f} s")
+        server.advance()
+        try:
+            client.get(f"{server.url}{engine.HEALTH}", 2)
+            break
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+        if next_server:
+            server.unbind()
+            _go_on(next_server)
+    if next_server:
+        next_server.freeze()
+    server.bind_again()
+    healthy_s = time.monotonic() - began
+    if server.owns_port() is False:
+        raise server.error(
+            "another process answers on our port",
+            "; ".join(
+                f"port {port} is held by {preflight.holder(port)}"
+                for process in server.running
+                for port in process.ports
+                if preflight.owner_group(port, process.pid) is False
+            ),
+        )
+    text, sane = _first_answer(server, deadline)
+    log = server.text()
+    if problem := engine.ineffective(server.arm.server, log) or _ineffective_cache(server):
+        raise server.error("the server does not have the settings it was given", problem)
+    return {
+        **engine.start_figures(log),
+        **({"sidecar_s": server.cache_ready_s} if server.arm.sidecar else {}),
+        "healthy_s": healthy_s,
+        "startup_s": time.monotonic() - began,
+        "probe_text": text,
+        "probe_sane": sane,
+    }
+
+
+def _go_on(server: Fleet) -> None:
+    """Let the processes that start beside another arm's go on as far as their weights; what fails there is said in
+    their own turn.
+    """
+    with contextlib.suppress(ServerError):
+        if not server.frozen:
+            server.advance()
+    if engines.get(server.arm.engine).is_loading(server.text()):
+        server.freeze()
+    elif not server.frozen:
+        server.unbind()
+
+
+def _ineffective_cache(server: Fleet) -> str | None:
+    cache = server.arm.sidecar
+    return engines.CACHE_SERVERS[cache.engine].ineffective(cache, server.settings) if cache else None
+
+
+def _first_answer(server: Fleet, deadline: float) -> tuple[str, bool | None]:
+    """The text of a first request, and whether it is language (None of random weights); each server gets one.
+
+    Raises ServerError where it is not our answer, or none.
+    """
+    try:
+        for _ in range(server.arm.replicas):  # they take turns
+            answer = client.complete(
+                server.url,
+                server.arm.model.name,
+                PROBE_PROMPT,
+                PROBE_TOKENS,
+                max(5.0, min(300.0, deadline - time.monotonic())),
+            )
+    except (OSError, ValueError) as error:
+        server.require_alive(client.LAST_WORDS_S)
+        detail = (
+            error.read().decode(errors="replace")[:300] if isinstance(error, urllib.error.HTTPError) else str(error)
+        )
+        raise server.error("the first request failed", f"{type(error).__name__}: {detail}") from None
+    tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
+    if answer.get("model") != server.arm.model.name or tokens < 1:
+        raise server.error(
+            "the answer is not ours",
+            f"model {answer.get('model')!r}, {tokens} tokens; wanted {server.arm.model.name!r}",
+        )
+    garbage = None if server.arm.weights == "random" else language.fault(text)
+    if garbage:
+        raise server.error("the text that comes back is not language", f"{garbage}: {text[:120]!r}")
+    return text, None if server.arm.weights == "random" else True
