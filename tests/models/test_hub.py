@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from serving_study.environments import Environment
+from serving_study.environments import Environment, scripts
 from serving_study.models import hub
 
 HERE = Environment("vllm", Path(sys.executable), "3.12", {})
@@ -180,16 +180,24 @@ def test_a_missing_package_is_the_reason(tmp_path):
 
 
 def test_a_fetch_that_takes_too_long_ends_and_is_not_out_of_reach(monkeypatch):
-    def never(command, *, timeout, **_):
-        raise subprocess.TimeoutExpired(command, timeout)
+    def never(*command, deadline_s, **_):
+        raise TimeoutError(f"no answer within {deadline_s:g} s; killed")
 
-    monkeypatch.setattr(subprocess, "run", never)
+    monkeypatch.setattr(scripts, "run", never)
     assert fetch(deadline_s=120) == hub.Fetched(None, "not whole within 2 min; the same command again resumes")
 
 
+def test_the_script_ends_when_its_input_does(own_hub):
+    own_hub.delay_s = 30
+    wanted = json.dumps({"repository": "owner/model", "kind": "model", "answer_s": 30})
+    with subprocess.Popen([sys.executable, hub.SCRIPT, wanted], stdin=subprocess.PIPE) as process:
+        process.stdin.close()
+        assert process.wait(20) == 4
+
+
 def test_a_process_that_dies_is_quoted(monkeypatch):
-    died = subprocess.CompletedProcess([], -9, stdout="", stderr="warning\nKilled\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
+    died = scripts.Ended((), -9, (), ("warning", "Killed"))
+    monkeypatch.setattr(scripts, "run", lambda *_, **__: died)
     assert fetch().reason == f"{sys.executable} ended with exit code -9: Killed"
 
 

@@ -212,7 +212,7 @@ def test_distributions_are_computed_once(pair, tmp_path):
 def test_a_failed_run_says_why_and_leaves_nothing(pair, tmp_path):
     (target, draft), engine = pair
     engine("echo 'no torch here' >&2; exit 3")
-    with pytest.raises(EngineEnvironmentError, match="exit status 3(.|\n)*no torch here"):
+    with pytest.raises(EngineEnvironmentError, match="exit code 3(.|\n)*no torch here"):
         speculation.distributions(target, draft, host=HOST, positions=1)
     assert not [path for path in paths.CACHE.rglob("*") if path.is_file()]
 

