@@ -130,6 +130,17 @@ def test_a_process_that_is_killed_is_the_one_that_the_arm_names(study, role, nam
     study.assert_nothing_left()
 
 
+def test_who_ended_first_is_said_each_time_that_it_is_asked(study):
+    plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+        for role in ("pair", "sidecar"):
+            [pid] = [event["pid"] for event in study.events("server") if event["arm"] == role]
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda dead=role: sum(not process.alive() for process in server.running) == 1 + (dead != "pair"))
+        assert [server.death().log.name for _ in range(2)] == ["server.log"] * 2
+    study.assert_nothing_left()
+
+
 def test_all_processes_are_frozen_and_go_on_together(study):
     plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
     with lifetime.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:

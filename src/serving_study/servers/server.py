@@ -32,6 +32,7 @@ class Server:
     pid: int
     log: Path
     warden: subprocess.Popen
+    _ended_at: float | None = None
     _bound: dict = field(default_factory=dict)
 
     @property
@@ -44,11 +45,10 @@ class Server:
 
     def ended_at(self) -> float | None:
         """When it ended by itself, in seconds of the monotonic clock; None while it lives, or where nobody saw it."""
-        if self.alive() or self.warden.stdout.closed:
-            return None
-        said = self.warden.stdout.read().split()
-        self.warden.stdout.close()
-        self._ended_at = float(said[0]) if said else None
+        if not self.alive() and not self.warden.stdout.closed:
+            said = self.warden.stdout.read().split()
+            self.warden.stdout.close()
+            self._ended_at = float(said[0]) if said else None
         return self._ended_at
 
     def signal(self, number: int) -> None:
@@ -95,7 +95,9 @@ class Server:
         self.warden.stdout.close()
 
 
-def start(name: str, command: list[str], ports: tuple[int, ...], log: Path, environment: dict, place: Path | None):
+def start(
+    name: str, command: list[str], ports: tuple[int, ...], log: Path, environment: dict, place: Path | None
+) -> Server:
     """Start `command` under a warden and return the `Server`; `place` is its working folder."""
     log.write_text(f"$ {shlex.join(command)}\n")
     warden = subprocess.Popen(
