@@ -98,15 +98,18 @@ def _watched(serve, names: list[str] | None):
             for name, rows in samples.items()
         }
 
-    async def ask(request_func_input, session, *rest, **named):
-        if not counters:
+    def watching(request):
+        async def ask(request_func_input, session, *rest, **named):
+            if not counters:
+                counters.append(await scrape(request_func_input.api_url, session))
+            output = await request(request_func_input, session, *rest, **named)
             counters.append(await scrape(request_func_input.api_url, session))
-        output = await kept["vllm"](request_func_input, session, *rest, **named)
-        counters.append(await scrape(request_func_input.api_url, session))
-        return output
+            return output
+
+        return ask
 
     if names:
-        serve.ASYNC_REQUEST_FUNCS["vllm"] = ask
+        serve.ASYNC_REQUEST_FUNCS.update({backend: watching(request) for backend, request in kept.items()})
     try:
         yield counters
     finally:
