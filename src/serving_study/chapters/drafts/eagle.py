@@ -279,13 +279,11 @@ def pack(head: Head, wanted: Distillation, target: Model) -> drafts.Trained:
     work, out = distillation.work_folder(_named(head, wanted)), paths.CACHE / "models" / head.name
     head_config = config(head, target.config)
 
-    def write(unfinished) -> None:
+    with files.whole_folder(out) as unfinished:
         (unfinished / "config.json").write_text(json.dumps(head_config, indent=2) + "\n")
         for name in ("model.safetensors", "training.json"):
             shutil.copy(work / name, unfinished / name)
         (unfinished / "README.md").write_text(card(head, target, files.read(work / "training.json"), head_config))
-
-    embedded.whole(out, write)
     return drafts.load(out)
 
 
