@@ -1,15 +1,19 @@
-"""A random target of two layers, with a tokenizer of its own, and a training of seconds."""
+"""A random target of two layers, with a tokenizer of its own, and a training of seconds; a target of the embedded
+model's shape that nobody can run, and the log of a training that nobody ran.
+"""
 
 import json
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from serving_study import paths
 from serving_study.hardware import hosts
 from serving_study.loads import datasets
-from serving_study.models import embedded
+from serving_study.models import checkpoints, embedded
 
 WIDTH, INNER, LAYERS, HEADS = 64, 128, 2, 2
 TOKENS = [
@@ -41,6 +45,47 @@ TINY = {
     "checkpoint_s": 0.5,
     "truncated": 1,
 }
+
+SMOL = json.loads((checkpoints.SHAPES / embedded.NAME / "config.json").read_text())
+LOOK = {
+    "event": "held_out",
+    "step": 9,
+    "tokens": 900,
+    "share": 1.0,
+    "acceptance": 0.5,
+    "agreement": 0.6,
+    "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}},
+}
+TRAINING = {
+    "steps": 9,
+    "tokens": 900,
+    "epochs": 1,
+    "elapsed_s": 90.0,
+    "data": {
+        "written_prompts": 28,
+        "book_prompts": 270,
+        "answers": 596,
+        "answer_tokens": 9000,
+        "held_out_prompts": 12,
+        "writer": "transformers",
+    },
+    "versions": {"torch": "2", "transformers": "5", "device": "cpu"},
+    "log": [
+        LOOK | {"step": 0, "tokens": 0, "acceptance": 0.01},
+        {"event": "step", "step": 9, "tokens": 900, "kl": 1.0},
+        LOOK,
+    ],
+}
+
+
+def shaped_target(folder):
+    """A folder with the embedded model's shape, weights that nobody reads, and a tokenizer of three tokens."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SMOL))
+    (folder / "model.safetensors").write_bytes(b"weights" * 100)
+    Tokenizer(BPE({"a": 0, "b": 1, "<|end|>": 2}, [])).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    return folder
 
 
 def random_target(folder):

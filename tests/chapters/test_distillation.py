@@ -13,8 +13,7 @@ import numpy as np
 import pandas
 import pytest
 from matplotlib import pyplot
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
+from tiny_training import LOOK, SMOL, TRAINING, shaped_target
 
 from serving_study import environments, files
 from serving_study.chapters import sections, speculation_arms, speculation_plan
@@ -27,7 +26,6 @@ from serving_study.results import old_cells
 from serving_study.theory import speculation
 
 HOST = hosts.Host("cpu", "a processor", 2, 16.0, 12.0)
-SMOL = json.loads((checkpoints.SHAPES / "smollm2-135m-instruct" / "config.json").read_text())
 QWEN = json.loads((checkpoints.SHAPES / "qwen2.5-0.5b-instruct" / "config.json").read_text())
 
 
@@ -42,12 +40,7 @@ def cpu(monkeypatch, tmp_path):
 @pytest.fixture
 def target(tmp_path):
     """A folder with the embedded model's shape, weights that nobody reads, and a tokenizer of three tokens."""
-    folder = tmp_path / "target"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(SMOL))
-    (folder / "model.safetensors").write_bytes(b"weights" * 100)
-    Tokenizer(BPE({"a": 0, "b": 1, "<|end|>": 2}, [])).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    folder = shaped_target(tmp_path / "target")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
     return checkpoints.resolve(str(folder))
 
@@ -285,37 +278,6 @@ def test_a_script_that_hangs_is_ended(run, monkeypatch):
     monkeypatch.setattr(distillation, "SILENT_S", 5.0)
     with pytest.raises(EngineEnvironmentError, match="said nothing: for 5.0 s; last: {'event': 'note'"):
         run("time.sleep(600)")
-
-
-LOOK = {
-    "event": "held_out",
-    "step": 9,
-    "tokens": 900,
-    "share": 1.0,
-    "acceptance": 0.5,
-    "agreement": 0.6,
-    "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}},
-}
-TRAINING = {
-    "steps": 9,
-    "tokens": 900,
-    "epochs": 1,
-    "elapsed_s": 90.0,
-    "data": {
-        "written_prompts": 28,
-        "book_prompts": 270,
-        "answers": 596,
-        "answer_tokens": 9000,
-        "held_out_prompts": 12,
-        "writer": "transformers",
-    },
-    "versions": {"torch": "2", "transformers": "5", "device": "cpu"},
-    "log": [
-        LOOK | {"step": 0, "tokens": 0, "acceptance": 0.01},
-        {"event": "step", "step": 9, "tokens": 900, "kl": 1.0},
-        LOOK,
-    ],
-}
 
 
 @pytest.fixture

@@ -6,19 +6,17 @@ import json
 from dataclasses import replace
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
+from tiny_training import LOOK, SMOL, TRAINING, shaped_target
 
 from serving_study import environments, files
 from serving_study.chapters import speculation_arms
 from serving_study.chapters.drafts import distillation, eagle, recipe
 from serving_study.errors import HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
-from serving_study.models import checkpoints, embedded
+from serving_study.models import checkpoints
 from serving_study.theory import speculation
 
 HOST = hosts.Host("cpu", "a processor", 2, 16.0, 12.0)
-SMOL = json.loads((checkpoints.SHAPES / embedded.NAME / "config.json").read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +27,7 @@ def cpu(monkeypatch):
 @pytest.fixture
 def target(tmp_path):
     """A folder with the embedded model's shape, weights that nobody reads, and a tokenizer of three tokens."""
-    folder = tmp_path / "target"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(SMOL))
-    (folder / "model.safetensors").write_bytes(b"weights" * 100)
-    Tokenizer(BPE({"a": 0, "b": 1, "<|end|>": 2}, [])).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    return checkpoints.resolve(str(folder))
+    return checkpoints.resolve(str(shaped_target(tmp_path / "target")))
 
 
 def wanted(**given):
@@ -200,33 +192,7 @@ def test_answers_are_written_by_the_students_script_and_states_by_its_own(target
 
 
 def test_the_packed_folder_and_its_card(target, cache):
-    look = {
-        "event": "held_out",
-        "step": 9,
-        "tokens": 900,
-        "share": 1.0,
-        "acceptance": 0.5,
-        "agreement": 0.6,
-        "covered": 0.97,
-        "rounds": {"1": {"rounds": 10, "by_position": [0.6], "acceptance_rate": 0.6, "tokens_a_round": 1.6}},
-    }
-    data = {
-        "written_prompts": 28,
-        "book_prompts": 270,
-        "answers": 596,
-        "answer_tokens": 9000,
-        "held_out_prompts": 12,
-        "writer": "vllm",
-    }
-    training = {
-        "steps": 9,
-        "tokens": 900,
-        "epochs": 1,
-        "elapsed_s": 90.0,
-        "data": data,
-        "versions": {"torch": "2", "transformers": "5", "device": "cpu"},
-        "log": [look],
-    }
+    training = TRAINING | {"data": TRAINING["data"] | {"writer": "vllm"}, "log": [LOOK | {"covered": 0.97}]}
     head, asked = resolved(target), wanted()
     work = distillation.work_folder(asked.replaced(name=head.name))
     files.write(work / "training.json", training)

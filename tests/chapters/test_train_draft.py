@@ -35,7 +35,7 @@ DIRECT = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 sys.path.insert(0, sys.argv[1])
-import draft_quality, draft_texts, train_draft
+import draft_quality, draft_texts, train_draft, training_run
 with open(sys.argv[2]) as file:
     spec, draft = json.load(file), sys.argv[3]
 tokenizer = AutoTokenizer.from_pretrained(draft)
@@ -81,7 +81,7 @@ kept = max(
     for example, direct in zip(training[::5], states, strict=True)
 )
 try:
-    refused = train_draft.Checkpoint(spec | {"identity": spec["identity"] | {"width": 128}}).load()
+    refused = training_run.Checkpoint(spec | {"identity": spec["identity"] | {"width": 128}}).load()
 except draft_texts.Refusal as refusal:
     refused = refusal.about
 print(json.dumps({

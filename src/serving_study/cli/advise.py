@@ -1,14 +1,11 @@
 """The measured arms that meet targets."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import options
-
-if TYPE_CHECKING:
-    pass
 
 
 def advise(
@@ -31,7 +28,7 @@ def advise(
     price: options.HourlyPrice = None,
     fetch_price: options.FetchPrice = False,
     region: options.Region = "us-east-1",
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Rank the measured arms that meet targets, and show those that miss.
 

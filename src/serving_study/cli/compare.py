@@ -1,16 +1,13 @@
 """Judge stored results: two studies against each other, and one host's cells by the checks as they are now."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .. import paths
 from ..errors import ParameterError
 from . import options
-
-if TYPE_CHECKING:
-    pass
 
 
 def compare(
@@ -20,7 +17,7 @@ def compare(
     tolerance: Annotated[
         float | None, typer.Option("--tolerance", help="relative difference that still reproduces; 0.05 when not given")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say which figures of A reproduce those of B.
 

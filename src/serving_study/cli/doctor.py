@@ -1,15 +1,12 @@
 """Look for every known trap."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..doctor import findings
 from . import options
-
-if TYPE_CHECKING:
-    pass
 
 
 def doctor(
@@ -17,7 +14,7 @@ def doctor(
         str,
         typer.Argument(metavar="[SECTION]", help="also look at what this section would measure", show_default=False),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    as_json: options.AsJson = False,
     imports: Annotated[
         bool,
         typer.Option(

@@ -25,6 +25,7 @@ FetchPrice = Annotated[
     typer.Option("--fetch-price", help="ask the AWS Price List (needs credentials and a network), and keep the answer"),
 ]
 Region = Annotated[str, typer.Option("--region", help="of the price")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
 Pairs = Annotated[
     list[str],
     typer.Option(

@@ -1,15 +1,12 @@
 """What arithmetic expects of a section on a host."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..errors import ParameterError
 from . import options
-
-if TYPE_CHECKING:
-    pass
 
 
 def predict(
@@ -36,7 +33,7 @@ def predict(
     price: options.HourlyPrice = None,
     fetch_price: options.FetchPrice = False,
     region: options.Region = "us-east-1",
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say what arithmetic expects of a section on a host, before anything is rented: memory, TPOT, throughput,
     crossover, cost.

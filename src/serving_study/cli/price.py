@@ -2,14 +2,11 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import options
-
-if TYPE_CHECKING:
-    pass
 
 
 def price(
@@ -26,7 +23,7 @@ def price(
         bool,
         typer.Option("--offline", help="do not ask AWS: the newest price fetched earlier, or of the table that ships"),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on standard output")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say what instances cost an hour in a region, by the AWS Price List where it can be asked, else by the newest
     price known here.

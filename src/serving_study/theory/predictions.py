@@ -203,13 +203,7 @@ def errors() -> pandas.DataFrame:
     for section, host, cells, baseline in measured_cells():
         on, base = machine(ceilings.of_host(host)), {}
         for (arm, concurrency), cell in cells.items():
-            seen = closed_loop(
-                lengths(concurrency, verdicts.LOADS[section][concurrency]),
-                concurrency,
-                cell["rank"],
-                on,
-                cell["speculation"],
-            )
+            seen = _of_cell(section, concurrency, cell, on)
             if arm == baseline:
                 base[concurrency] = seen["total_token_throughput"], cell["total_token_throughput"]
                 continue
@@ -272,13 +266,7 @@ def beside(
     ours = "reference" if host in set(reference.load(section)["host"]) else "measured"
     replaced = ours == "measured" and cells is not None and host in set(cells["host"])
     for (arm, concurrency), cell in measured.items():
-        seen = closed_loop(
-            lengths(concurrency, verdicts.LOADS[section][concurrency]),
-            concurrency,
-            cell["rank"],
-            on,
-            cell["speculation"],
-        )
+        seen = _of_cell(section, concurrency, cell, on)
         if (host, arm) not in EXCLUDED:
             rows.append(
                 {"arm": arm, "concurrency": concurrency, "source": "predicted", "host": host, "value": seen[metric]}
@@ -352,6 +340,12 @@ def wait_shares(host: str, concurrency: int = 1) -> dict[str, float]:
         for (arm, requests), cell in cells.items()
         if requests == concurrency and cell["speculation"]
     }
+
+
+def _of_cell(section: int, concurrency: int, cell: dict, on) -> dict:
+    """What the model expects of a published cell on that machine, as `closed_loop` has it."""
+    requests = lengths(concurrency, verdicts.LOADS[section][concurrency])
+    return closed_loop(requests, concurrency, cell["rank"], on, cell["speculation"])
 
 
 def _arms(section: int, model: str, draft: str):

