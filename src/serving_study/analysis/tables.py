@@ -252,15 +252,17 @@ def acceptance(frame: pandas.DataFrame) -> Styler:
     return style(shown, f"Draft tokens accepted ({labels(frame)})", formats if rows else None)
 
 
-def glance(frame: pandas.DataFrame) -> Styler:
-    """Which figures to believe: arms down, concurrencies across, each with its verdict and, where one failed, the
-    checks that did.
+def glance(frame: pandas.DataFrame, by: str = "concurrency") -> Styler:
+    """Which figures to believe: arms down and concurrencies across, or loads down and arms across, each with its
+    verdict and, where one failed, the checks that did.
     """
+    down, across = ("arm", by) if by == "concurrency" else (by, "arm")
+    columns = sorted(frame[across].unique()) if by == "concurrency" else dict.fromkeys(frame[across])
     rows = []
-    for arm in dict.fromkeys(frame["arm"]):
-        row = {"arm": arm}
-        for concurrency in sorted(frame["concurrency"].unique()):
-            cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
+    for name in dict.fromkeys(frame[down]):
+        row = {down: name}
+        for column in columns:
+            cells = frame[(frame[down] == name) & (frame[across] == column)]
             outcomes = list(cells["certificate"])
             worst = next(
                 (
@@ -270,13 +272,13 @@ def glance(frame: pandas.DataFrame) -> Styler:
                 ),
                 None,
             )
-            row[str(concurrency)] = (
+            row[str(column)] = (
                 DASH
                 if worst is None
                 else f"{badge(worst)} {outcomes.count(certificates.PASS)} of {len(outcomes)}{failed_checks(cells)}"
             )
         rows.append(row)
-    return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by concurrency ({labels(frame)})")
+    return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by {by} ({labels(frame)})")
 
 
 def failed_checks(cells: pandas.DataFrame) -> str:

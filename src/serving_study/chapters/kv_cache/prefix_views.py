@@ -45,30 +45,7 @@ def glance(frame: pandas.DataFrame) -> Styler:
     """Which figures to believe: loads down, arms across, each with its verdict and, where one failed, the checks that
     did.
     """
-    rows = []
-    for load in dict.fromkeys(frame["load"]):
-        row = {"load": load}
-        for arm in dict.fromkeys(frame["arm"]):
-            cells = frame[(frame["arm"] == arm) & (frame["load"] == load)]
-            outcomes = list(cells["certificate"])
-            worst = next(
-                (
-                    verdict
-                    for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS)
-                    if verdict in outcomes
-                ),
-                None,
-            )
-            row[arm] = (
-                tables.DASH
-                if worst is None
-                else f"{tables.badge(worst)} {outcomes.count(certificates.PASS)} of "
-                f"{len(outcomes)}{tables.failed_checks(cells)}"
-            )
-        rows.append(row)
-    return tables.style(
-        pandas.DataFrame(rows), f"Which figures to believe: certified cells by load ({tables.labels(frame)})"
-    )
+    return tables.glance(frame, by="load")
 
 
 def certificate(frame: pandas.DataFrame) -> Styler:
