@@ -24,11 +24,9 @@ def test_memory_is_what_the_reference_studys_servers_reported(gpu, host):
     assert ceilings.gpu(gpu).memory_gib == capacity
 
 
-def test_eight_bit_rates_fall_back_to_sixteen_where_there_are_no_units():
-    assert ceilings.gpu("A10G").tflops(8) == ceilings.gpu("a10g").tflops(16) == 70
-    assert ceilings.gpu("h200").tflops(8) == 1979
-    with pytest.raises(HostError, match="4 bits\n  allowed: 16, 8"):
-        ceilings.gpu("h200").tflops(4)
+def test_eight_bit_rates_are_missing_where_there_are_no_units():
+    assert (ceilings.gpu("A10G").bf16_tflops, ceilings.gpu("a10g").fp8_tflops) == (70, None)
+    assert ceilings.gpu("h200").fp8_tflops == 1979
 
 
 @pytest.mark.parametrize(
@@ -45,9 +43,9 @@ def test_eight_bit_rates_fall_back_to_sixteen_where_there_are_no_units():
     ],
 )
 def test_instances(name, gpu, count, vcpus, link_gb_s):
-    found = ceilings.instance(name)
+    found = ceilings.of_host(name)
     assert (found.gpu.name, found.count, found.vcpus, found.link_gb_s) == (gpu, count, vcpus, link_gb_s)
-    assert ceilings.of_host(name) is found and found.source_url.startswith("https://aws.amazon.com/")
+    assert found.name == name and found.source_url.startswith("https://aws.amazon.com/")
 
 
 @pytest.mark.parametrize(

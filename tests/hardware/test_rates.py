@@ -257,8 +257,8 @@ def test_what_a_baseline_reached_is_kept_below_the_probe_and_typical_shares_are_
 def test_an_a100s_probe_is_of_its_own_memory_size(cache):
     rates.keep(probed("a100-40x8", ("NVIDIA A100-SXM4-40GB",) * 8, read=1400.0, matrix=250.0))
     assert (
-        calibration.probed_rates(ceilings.instance("p4d.24xlarge")).profile == "a100-40x8"
-        and calibration.probed_rates(ceilings.instance("p4de.24xlarge")) is None
+        calibration.probed_rates(ceilings.of_host("p4d.24xlarge")).profile == "a100-40x8"
+        and calibration.probed_rates(ceilings.of_host("p4de.24xlarge")) is None
     )
 
 

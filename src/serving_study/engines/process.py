@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from ..models.checkpoints import Model
 
 SERVER, CACHE_SERVER = "server", "cache server"
-PREFILL, DECODE = "prefill", "decode"
 
 # A word in a process's options, and the distribution that has to be there for it.
 DISTRIBUTIONS = {

@@ -6,7 +6,7 @@ mislead: no server reaches them. A decode step gets 60 to 90 % of the bandwidth,
 figures where there is one.
 
     >>> from serving_study.hardware import ceilings
-    >>> ceilings.gpu("l4").bandwidth_gb_s, ceilings.instance("g6.12xlarge").count, ceilings.of_host("a10gx4").gpu.name
+    >>> ceilings.gpu("l4").bandwidth_gb_s, ceilings.of_host("g6.12xlarge").count, ceilings.of_host("a10gx4").gpu.name
     (300.0, 4, 'a10g')
 """
 
@@ -42,12 +42,6 @@ class Gpu:
     nvlink_gb_s: float | None
     source_title: str
     source_url: str
-
-    def tflops(self, bits: int = 16) -> float:
-        """Dense matrix rate at 16 or 8 bits; a GPU without 8-bit units computes 8-bit weights at its 16-bit rate."""
-        if bits not in (8, 16):
-            raise HostError("no matrix rate for numbers of this width", value=f"{bits} bits", allowed="16, 8")
-        return self.fp8_tflops if bits == 8 and self.fp8_tflops else self.bf16_tflops
 
 
 @dataclass(frozen=True)
@@ -139,18 +133,6 @@ def gpu(name: str) -> Gpu:
             next=f"add a row to {FOLDER / 'gpus.csv'}",
         )
     return gpus()[name.lower()]
-
-
-def instance(name: str) -> Instance:
-    """An instance type by its name. Raises HostError naming those that there are."""
-    if name not in instances():
-        raise HostError(
-            "no such instance type in the table",
-            value=name,
-            allowed=", ".join(instances()),
-            next=f"add a row to {FOLDER / 'instances.csv'}",
-        )
-    return instances()[name]
 
 
 def of_host(name: str, *, gpu_memory_gib: float | None = None) -> Instance:

@@ -31,13 +31,7 @@ SCRIPT = ENGINE_SIDE / "machine_rates.py"
 DEADLINE_S = 180.0
 BUSY_S, BUSY_SHARE, HELD_GIB = 1.0, 0.25, 2.0
 STEADY = 0.1
-MEMORY, COPY, TO_DEVICE, FROM_DEVICE, PEER = (
-    "memory read",
-    "memory copy",
-    "host to device",
-    "device to host",
-    "GPU to GPU",
-)
+MEMORY, PEER = "memory read", "GPU to GPU"
 
 
 @dataclass(frozen=True)

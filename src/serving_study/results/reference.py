@@ -5,7 +5,7 @@ roundings, so a multiple recomputed from them can differ from a printed one in i
 `model-card` and `several` were not measured on one machine; and `data/reference/README.md` lists where the study's
 prose disagrees with its tables. Percentages and multiples are never stored: they are recomputed.
 
-    >>> reference.multiples(reference.load(3), "total_token_throughput", "baseline")         # doctest: +SKIP
+    >>> reference.load(3)         # doctest: +SKIP
 """
 
 import csv
@@ -57,26 +57,6 @@ def load(section: int | None = None, *, folder: Path = FOLDER) -> pandas.DataFra
     rows = [row for number in numbers for row in _rows(files[number], number)]
     frame = pandas.DataFrame(rows, columns=[*KEY, "value", "text"])
     return frame.astype({"section": "int64", "concurrency": "Int64", "request": "Int64", "value": "float64"})
-
-
-def multiples(frame: pandas.DataFrame, metric: str, baseline: str) -> pandas.DataFrame:
-    """Each arm's `metric` as a multiple of the arm `baseline` on the same host, model and concurrency, in a column
-    `multiple`.
-
-    Rows for which the baseline has no figure (another model, another concurrency) are left out.
-    """
-    rows = frame[frame["metric"] == metric]
-    arms = list(rows["arm"].unique())
-    if metric not in NUMERIC or not arms:
-        raise ParameterError(
-            "no figures of metric", value=metric, allowed=", ".join(sorted(NUMERIC & set(frame["metric"])))
-        )
-    if baseline not in arms:
-        raise ParameterError(f"no arm to compare {metric} with", value=baseline, allowed=", ".join(arms))
-    same = ["section", "host", "model", "concurrency", "request"]
-    base = rows.loc[rows["arm"] == baseline, [*same, "value"]]
-    pairs = rows.merge(base, on=same, suffixes=("", "_baseline"))
-    return pairs.assign(multiple=pairs["value"] / pairs["value_baseline"])
 
 
 def _rows(path: Path, section: int) -> list[tuple]:

@@ -163,12 +163,6 @@ def predict(server: Server, *, constant_gib: float | None = None) -> Capacity:
     return min(ranks, key=lambda rank: (rank.tokens, rank.kv_gib))
 
 
-def calibrate(server: Server, measured_tokens: int) -> float:
-    """The constant, in GiB, with which this start comes out as measured."""
-    rank = predict(server, constant_gib=0.0)
-    return rank.kv_gib - measured_tokens * rank.kv_bytes_per_token / GIB
-
-
 def cuda_graphs(server: Server) -> int:
     """CUDA graphs that vLLM captures: one of each batch size piecewise, and whole ones of the sizes that decoding can
     have.
