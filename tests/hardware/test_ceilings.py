@@ -75,7 +75,7 @@ def test_an_a100_needs_its_memory():
     "call, name, message",
     [
         (ceilings.gpu, "t4", "allowed: l4, a10g"),
-        (ceilings.instance, "p4d.xlarge", "allowed: g5.12xlarge, g6.xlarge"),
+        (ceilings.of_host, "p4d.xlarge", "an instance type: g5.12xlarge, g6.xlarge"),
         (ceilings.of_host, "cpu", "a profile GPUxCOUNT"),
         (ceilings.of_host, "l4x0", "GPUxCOUNT"),
     ],
