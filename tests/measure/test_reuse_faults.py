@@ -10,6 +10,7 @@ from fake_study import cells, failed, starts, tokenizer
 from matplotlib import pyplot
 
 from serving_study import files
+from serving_study.analysis import tables
 from serving_study.chapters.kv_cache import prefix_views, prefixes
 from serving_study.engines import base
 from serving_study.loads import Load
@@ -232,7 +233,7 @@ def test_every_table_and_figure_of_what_was_measured(study):
         "prefix-cache-again": 96,
     }
     shown = {
-        "glance": prefix_views.glance(frame),
+        "glance": tables.glance(frame, by="load"),
         "certificate": prefix_views.certificate(frame),
         "sequence": prefix_views.sequence_table(frame, plan),
         "requests": prefix_views.requests_table(frame),

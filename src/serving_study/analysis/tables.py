@@ -6,7 +6,8 @@ A cell whose certificate failed shows its figure struck through and takes no par
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import product
 
 import pandas
 from pandas.io.formats.style import Styler
@@ -58,13 +59,31 @@ METRIC_NAMES = {
     "acceptance_rate": "acceptance rate",
 }
 
+START = {
+    "kv_cache_tokens": ("KV cache (tokens)", "{:,.0f}"),
+    "max_concurrency": ("maximum concurrency", "{:.2f}×"),
+    "startup_s": ("start (s)", "{:.0f}"),
+}
 
-def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, index: bool = False) -> Styler:
-    """The book's look: a caption, a fixed id, dashes for what is missing."""
-    frame = frame.rename_axis(None).rename_axis(None, axis=1)
+
+def style(
+    frame: pandas.DataFrame,
+    caption: str,
+    columns: dict[str, str | tuple[str, str | None]] | None = None,
+    index: bool = False,
+) -> Styler:
+    """The book's look: a caption, a fixed id, dashes for what is missing.
+
+    `columns` says of a column its format, `"{:.2f}"`, or its heading and format, `("TTFT (ms)", "{:,.1f}")`; those that
+    the frame does not have are passed over.
+    """
+    looks = {name: (name, look) if isinstance(look, str) else look for name, look in (columns or {}).items()}
+    headings = {name: heading for name, (heading, _) in looks.items()}
+    formats = {heading: look for name, (heading, look) in looks.items() if look and name in frame}
+    frame = frame.rename(columns=headings).rename_axis(None).rename_axis(None, axis=1)
     frame = frame if index else frame.reset_index(drop=True)
     widths = dict.fromkeys(WORDS, 14) | WIDTHS
-    looks = {
+    props = {
         name: f"text-align: left; white-space: normal; min-width: {widths[name]}rem"
         if name in widths
         else "text-align: left"
@@ -72,8 +91,8 @@ def style(frame: pandas.DataFrame, caption: str, formats: dict | None = None, in
         if name in TEXT or name in widths
     }
     styler = (
-        frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in looks.items()})
-        .format(formats or {}, na_rep=DASH)
+        frame.style.set_table_styles({name: [{"selector": "", "props": look}] for name, look in props.items()})
+        .format(formats, na_rep=DASH)
         .set_uuid(_identifier(frame, caption))
         .set_table_attributes('class="dataframe"')
         .set_caption(caption)
@@ -91,21 +110,7 @@ def starts(frame: pandas.DataFrame) -> Styler:
     shown = frame[["arm", "outcome", "weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s", "reason"]].copy()
     if shown["reason"].isna().all():
         shown = shown.drop(columns="reason")
-    shown = shown.rename(
-        columns={
-            "weights_gib": "weights (GiB)",
-            "kv_cache_tokens": "KV cache (tokens)",
-            "max_concurrency": "maximum concurrency",
-            "startup_s": "start (s)",
-        }
-    )
-    formats = {
-        "weights (GiB)": "{:.2f}",
-        "KV cache (tokens)": "{:,.0f}",
-        "maximum concurrency": "{:.2f}×",
-        "start (s)": "{:.0f}",
-    }
-    return style(shown, f"Memory at start ({labels(frame)})", formats)
+    return style(shown, f"Memory at start ({labels(frame)})", START | {"weights_gib": ("weights (GiB)", "{:.2f}")})
 
 
 def provenance(plan) -> Styler:
@@ -155,25 +160,33 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
     """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no
     difference». Beside a gain of speculation stand the tokens accepted, of all repeats.
     """
-    counts = comparisons.accepted(frame)
-    means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
-    against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
-    rows = []
-    for concurrency in sorted(frame["concurrency"].unique()):
-        row = {"concurrency": int(concurrency)}
-        for arm in dict.fromkeys(frame["arm"]):
-            value = means.get((arm, concurrency), math.nan)
-            row[arm] = (
-                _withheld(frame, arm, concurrency)
-                if math.isnan(value)
-                else f"{value:,.1f}{_multiple(against, arm, concurrency, counts.get((arm, concurrency)))}"
-            )
-        rows.append(row)
+    texts = multiples(frame, metric, baseline, comparisons.accepted(frame))
+    rows = [
+        {"concurrency": int(concurrency)} | {arm: texts[arm, concurrency] for arm in dict.fromkeys(frame["arm"])}
+        for concurrency in sorted(frame["concurrency"].unique())
+    ]
     return style(
         pandas.DataFrame(rows),
         f"{METRIC_NAMES.get(metric, metric).capitalize()}, mean of the certified repeats, and multiple of {baseline} "
         f"within the repeats that both have ({labels(frame)})",
     )
+
+
+def multiples(
+    frame: pandas.DataFrame, metric: str, baseline: str, accepted: dict[tuple[str, int], int] | None = None
+) -> dict[tuple[str, int], str]:
+    """(arm, concurrency) to the mean with its multiple of the baseline, or why there is none; `accepted` tokens stand
+    beside a gain.
+    """
+    means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
+    against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
+    places = product(dict.fromkeys(frame["arm"]), frame["concurrency"].unique())
+    return {
+        place: f"{means[place]:,.1f}{_multiple(against, *place, (accepted or {}).get(place))}"
+        if place in means.index
+        else withheld(frame, *place)
+        for place in places
+    }
 
 
 def _multiple(against: pandas.DataFrame, arm: str, concurrency: int, accepted: int | None = None) -> str:
@@ -202,7 +215,8 @@ def set_aside(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
     return f"Left out, for fewer than {least} accepted tokens say nothing: {', '.join(words)}." if words else ""
 
 
-def _withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
+def withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
+    """Why a cell has no figure: its certificate failed, or it was not measured."""
     cells = frame[(frame["arm"] == arm) & (frame["concurrency"] == concurrency)]
     return "withheld (certificate failed)" if len(cells) else DASH
 
@@ -264,34 +278,25 @@ def glance(frame: pandas.DataFrame, by: str = "concurrency") -> Styler:
         for column in columns:
             cells = frame[(frame[down] == name) & (frame[across] == column)]
             outcomes = list(cells["certificate"])
-            worst = next(
-                (
-                    verdict
-                    for verdict in (certificates.FAIL, certificates.UNKNOWN, certificates.PASS)
-                    if verdict in outcomes
-                ),
-                None,
-            )
+            worst = min(outcomes, key=(certificates.FAIL, certificates.UNKNOWN, certificates.PASS).index, default=None)
             row[str(column)] = (
                 DASH
                 if worst is None
-                else f"{badge(worst)} {outcomes.count(certificates.PASS)} of {len(outcomes)}{failed_checks(cells)}"
+                else f"{badge(worst)} {outcomes.count(certificates.PASS)} of {len(outcomes)}{_failed_checks(cells)}"
             )
         rows.append(row)
     return style(pandas.DataFrame(rows), f"Which figures to believe: certified cells by {by} ({labels(frame)})")
 
 
-def failed_checks(cells: pandas.DataFrame) -> str:
+def _failed_checks(cells: pandas.DataFrame) -> str:
     failed = dict.fromkeys(
         check["name"]
         for file in cells["file"]
         for check in store.read_cell(file)["certificate"]["checks"]
         if check["outcome"] == certificates.FAIL
     )
-    whole, partial = (
-        [name for name in failed if name not in certificates.PARTIAL],
-        [name for name in failed if name in certificates.PARTIAL],
-    )
+    whole = [name for name in failed if name not in certificates.PARTIAL]
+    partial = [name for name in failed if name in certificates.PARTIAL]
     return (f": {', '.join(whole)}" if whole else "") + (f" ({', '.join(partial)} withheld)" if partial else "")
 
 
@@ -320,13 +325,15 @@ def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseli
 
 def explained(section: int, host: str) -> Styler:
     """What TPOT explains of the reference study's throughput ratios."""
-    table = verdicts.explained(section, host).rename(
-        columns={"ratio": "throughput ratio", "latency": "TPOT ratio", "share": "explained by TPOT"}
-    )
     return style(
-        table,
+        verdicts.explained(section, host),
         f"What the reference study's TPOT explains of its throughput ratios ({host}, reference)",
-        {"throughput ratio": "{:.2f}×", "TPOT ratio": "{:.2f}×", "rest": "{:.2f}×", "explained by TPOT": "{:.0%}"},
+        {
+            "ratio": ("throughput ratio", "{:.2f}×"),
+            "latency": ("TPOT ratio", "{:.2f}×"),
+            "rest": "{:.2f}×",
+            "share": ("explained by TPOT", "{:.0%}"),
+        },
     )
 
 
@@ -337,41 +344,41 @@ def verdicts_table(frame: pandas.DataFrame, section: int, tolerance: float = ver
     host = frame["host"].iloc[0]
     own = verdicts.of_files(host, list(frame["file"]))
     others = verdicts.earlier(host, section, set(frame["file"]))[-4:]
-    others += [
-        verdicts.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"]))
-        for name in other_hosts(section, {host})
-    ]
+    others += other_studies(section, {host})
     others += [verdicts.study(f"reference/{name}", section) for name in reference.load(section)["host"].unique()]
     rows = []
     for other in others:
         table = verdicts.verdicts(own, other, tolerance=tolerance)
         for kind, verdict_rows in table.groupby("kind", sort=False):
-            counts = verdict_rows["verdict"].value_counts()
-            looks = {
-                verdicts.DIFFERS: certificates.FAIL,
-                verdicts.REPRODUCES: certificates.PASS,
-                verdicts.NOT_COMPARABLE: certificates.UNKNOWN,
-            }
-            verdict = "<br>".join(
-                f'<span class="badge-{look}">{name}</span> {counts[name]}'
-                for name, look in looks.items()
-                if name in counts
-            )
-            rows.append(
-                {
-                    "against": other.name,
-                    "figures": "ratios" if kind == "ratio" else kind,
-                    "verdict": verdict,
-                    "found": _reason(verdict_rows),
-                }
-            )
+            row = {"against": other.name, "figures": "ratios" if kind == "ratio" else kind}
+            rows.append(row | {"verdict": verdict_badges(verdict_rows), "found": reason(verdict_rows)})
     return style(
         pandas.DataFrame(rows, columns=["against", "figures", "verdict", "found"]),
         f"Does it reproduce? ({'; '.join([labels(frame), *machines([host, *other_hosts(section, {host})], section)])})",
     )
 
 
-def _reason(verdict_rows: pandas.DataFrame) -> str:
+def other_studies(section: int, own: set[str]) -> list[verdicts.Study]:
+    """What the `other_hosts` measured."""
+    return [
+        verdicts.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"]))
+        for name in other_hosts(section, own)
+    ]
+
+
+def verdict_badges(verdict_rows: pandas.DataFrame) -> str:
+    """How many figures came to each verdict, a line each."""
+    counts = verdict_rows["verdict"].value_counts()
+    looks = {
+        verdicts.DIFFERS: certificates.FAIL,
+        verdicts.REPRODUCES: certificates.PASS,
+        verdicts.NOT_COMPARABLE: certificates.UNKNOWN,
+    }
+    return "<br>".join(f"{badge(name, look)} {counts[name]}" for name, look in looks.items() if name in counts)
+
+
+def reason(verdict_rows: pandas.DataFrame) -> str:
+    """What a table of verdicts rests on: the figure that differs most, or what is unequal."""
     differing = verdict_rows[verdict_rows["verdict"] == verdicts.DIFFERS]
     if len(differing):
         row = differing.loc[differing["change"].abs().idxmax()]
@@ -384,26 +391,23 @@ def _reason(verdict_rows: pandas.DataFrame) -> str:
     return f"unequal: {', '.join(names)}" if names else "all within their intervals or the tolerance"
 
 
-def certificate(frame: pandas.DataFrame) -> Styler:
-    """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked."""
+def certificate(frame: pandas.DataFrame, by: str = "concurrency", proof: Callable[[dict], str] | None = None) -> Styler:
+    """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked. `proof` says of
+    a stored cell how its mechanism was proved; without it stands how many checks passed.
+    """
     rows = []
-    for cell in frame.itertuples():
-        cell_certificate = store.read_cell(cell.file).get("certificate") or {
-            "verdict": certificates.UNKNOWN,
-            "checks": [],
-        }
-        checks = cell_certificate["checks"]
-        rows.append(
-            {
-                "arm": cell.arm,
-                "concurrency": int(cell.concurrency),
-                "repeat": int(cell.repeat),
-                "certificate": badge(cell_certificate["verdict"]),
-                "checks passed": f"{sum(check['outcome'] == certificates.PASS for check in checks)} of {len(checks)}",
-                "evidence": certificates.why(cell_certificate) or DASH,
-            }
-        )
-    return style(pandas.DataFrame(rows), f"Certificates ({labels(frame)})")
+    for cell in frame.to_dict("records"):
+        stored = store.read_cell(cell["file"])
+        checked = stored.get("certificate") or {"verdict": certificates.UNKNOWN, "checks": []}
+        outcomes = [check["outcome"] for check in checked["checks"]]
+        row = {"arm": cell["arm"], by: cell[by], "repeat": cell["repeat"], "certificate": badge(checked["verdict"])}
+        if proof:
+            row["found"] = proof(stored)
+        else:
+            row["checks passed"] = f"{outcomes.count(certificates.PASS)} of {len(outcomes)}"
+        rows.append(row | {"evidence": certificates.why(checked) or DASH})
+    caption = "Certificates, and what proves the mechanism" if proof else "Certificates"
+    return style(pandas.DataFrame(rows), f"{caption} ({labels(frame)})")
 
 
 def badge(verdict: str, look: str | None = "") -> str:
@@ -448,12 +452,11 @@ def noise(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Styler:
 def decomposition(frame: pandas.DataFrame, baseline: str = "baseline", steady: bool = False) -> Styler:
     """Each throughput ratio as latency × occupancy × work mix, and how exactly the three close on it."""
     table = comparisons.decompose(frame, baseline, steady)
-    shown = table.drop(columns="repeat_of").rename(columns={"mix": "work mix", "ratio": "throughput ratio"})
-    formats = {name: "{:.3f}" for name in ("latency", "occupancy", "work mix", "throughput ratio", "closure")}
     return style(
-        shown,
+        table.drop(columns="repeat_of"),
         f"What a throughput ratio is made of, {'steady window' if steady else 'whole run'} ({labels(frame)})",
-        formats,
+        dict.fromkeys(("latency", "occupancy", "closure"), "{:.3f}")
+        | {"mix": ("work mix", "{:.3f}"), "ratio": ("throughput ratio", "{:.3f}")},
     )
 
 
@@ -462,9 +465,9 @@ def timing(frame: pandas.DataFrame) -> Styler:
     table = frame.groupby("phase", sort=False)["seconds"].sum().reset_index()
     table["share"] = table["seconds"] / table["seconds"].sum()
     return style(
-        table.rename(columns={"seconds": "time (s)"}),
+        table,
         f"Where the time went, over {frame['run'].nunique()} run{'s' if frame['run'].nunique() != 1 else ''}",
-        {"time (s)": "{:.1f}", "share": "{:.1%}"},
+        {"seconds": ("time (s)", "{:.1f}"), "share": "{:.1%}"},
     )
 
 
@@ -531,20 +534,17 @@ def prediction_errors(summary: pandas.DataFrame) -> Styler:
     """How far predictions were off, by section, host and metric; the median of the cells that no constant was chosen
     on stands beside that of all.
     """
-    shown = summary.rename(
-        columns={
-            "took_part": "of them in sight of a constant",
-            "median": "median error",
-            "median_others": "median of the others",
-            "worst": "worst",
-            "within_20": "within 20 %",
-        }
-    )
     return style(
-        shown,
+        summary,
         "Prediction against measurement, absolute relative error (reference study; h200x1, random weights, "
         "prescribed acceptance)",
-        {name: "{:.1%}" for name in ("median error", "median of the others", "worst")} | {"within 20 %": "{:.0%}"},
+        {
+            "took_part": ("of them in sight of a constant", None),
+            "median": ("median error", "{:.1%}"),
+            "median_others": ("median of the others", "{:.1%}"),
+            "worst": "{:.1%}",
+            "within_20": ("within 20 %", "{:.0%}"),
+        },
     )
 
 
@@ -619,21 +619,17 @@ def rounds(frame: pandas.DataFrame, baseline: str = "baseline") -> Styler:
     """What a step costs with speculation: TPOT × tokens a step, and what of it is due to each proposal counted, beyond
     one plain step of the baseline.
     """
-    shown = comparisons.rounds(frame, baseline).rename(
-        columns={
-            "tokens": "tokens a step",
-            "proposing": "steps that propose",
-            "proposals": "proposals a step",
-            "step_ms": "step (ms)",
-            "plain_ms": "plain step (ms)",
-            "per_proposal_ms": "each proposal (ms)",
-        }
-    )
-    formats = {"tokens a step": "{:.2f}", "steps that propose": "{:.0%}", "proposals a step": "{:.2f}"}
     return style(
-        shown,
+        comparisons.rounds(frame, baseline),
         f"What a speculative step costs ({labels(frame)})",
-        formats | {name: "{:.1f}" for name in shown.columns if name.endswith("(ms)")},
+        {
+            "tokens": ("tokens a step", "{:.2f}"),
+            "proposing": ("steps that propose", "{:.0%}"),
+            "proposals": ("proposals a step", "{:.2f}"),
+            "step_ms": ("step (ms)", "{:.1f}"),
+            "plain_ms": ("plain step (ms)", "{:.1f}"),
+            "per_proposal_ms": ("each proposal (ms)", "{:.1f}"),
+        },
     )
 
 
@@ -655,14 +651,9 @@ def launches(profiles: dict[str, dict]) -> Styler:
                 "GPU busy": profile["gpu_busy_ms"] / profile["span_ms"],
             }
         )
-    formats = {
-        "launches a step": "{:,.0f}",
-        "graphs a step": "{:,.0f}",
-        "drafting (ms)": "{:.1f}",
-        "GPU busy": "{:.0%}",
-    }
     return style(
         pandas.DataFrame(rows),
         "One request under the profiler (h200x1, random weights, prescribed acceptance)",
-        formats,
+        dict.fromkeys(("launches a step", "graphs a step"), "{:,.0f}")
+        | {"drafting (ms)": "{:.1f}", "GPU busy": "{:.0%}"},
     )

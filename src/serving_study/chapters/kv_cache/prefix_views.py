@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 from ...analysis import drawing, plots, tables, verdicts
 from ...hardware import prices
 from ...measure import mechanisms
-from ...results import certificates, reference, store
+from ...results import reference
 from . import costs
 from .prefixes import (
     CACHED,
@@ -38,39 +38,27 @@ from .prefixes import (
     tiers,
 )
 
+LOAD = {
+    "prefix_tokens": ("prefix (tokens)", "{:,.0f}"),
+    "share": "{:.0%}",
+    "hit_rate": ("hit rate", "{:.1%}"),
+    "times": ("working set", "{:g}×"),
+}
+GAIN = dict.fromkeys(("gain", "low", "high"), "{:.2f}×")
 COLOURS = {"device": plots.PALETTE[3], "external": plots.PALETTE[1], "recompute": plots.PALETTE[2]}
-
-
-def glance(frame: pandas.DataFrame) -> Styler:
-    """Which figures to believe: loads down, arms across, each with its verdict and, where one failed, the checks that
-    did.
-    """
-    return tables.glance(frame, by="load")
 
 
 def certificate(frame: pandas.DataFrame) -> Styler:
     """One row a cell: its verdict, how the mechanism was proved, and the evidence of what failed or could not be
     checked.
     """
-    rows = []
-    for cell in frame.itertuples():
-        stored = store.read_cell(cell.file)
-        cell_certificate, telling = (
-            stored["certificate"],
-            "mechanism" if mechanisms.of(stored["technique"]).about_cache else "cold caches",
-        )
-        proof = next(check["evidence"] for check in cell_certificate["checks"] if check["name"] == telling)
-        rows.append(
-            {
-                "arm": cell.arm,
-                "load": cell.load,
-                "repeat": int(cell.repeat),
-                "certificate": tables.badge(cell_certificate["verdict"]),
-                "found": proof,
-                "evidence": certificates.why(cell_certificate) or tables.DASH,
-            }
-        )
-    return tables.style(pandas.DataFrame(rows), f"Certificates, and what proves the mechanism ({tables.labels(frame)})")
+    return tables.certificate(frame, by="load", proof=_proof)
+
+
+def _proof(cell: dict) -> str:
+    """The evidence of what a stored cell is about: its cache's hits, or that the caches were cold."""
+    telling = "mechanism" if mechanisms.of(cell["technique"]).about_cache else "cold caches"
+    return next(check["evidence"] for check in cell["certificate"]["checks"] if check["name"] == telling)
 
 
 def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
@@ -88,26 +76,16 @@ def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
             _verdict(row, theirs, plan) if row.host == plan.host.name else "" for row in shown.itertuples()
         ]
         shown = shown[["host", *shown.columns.drop(["host", "verdict"]), "verdict"]]
-    shown = shown.rename(
-        columns={
-            "prefix_tokens": "prefix (tokens)",
-            "computed": "computed (requests)",
-            "later": "later (requests)",
-            "cold_ms": "computed (ms)",
-            "warm_ms": "later (ms)",
-            "cold_hits": "first found (tokens)",
-            "warm_hits": "later found (tokens)",
-        }
-    )
-    formats = {
-        "prefix (tokens)": "{:,.0f}",
-        "computed (ms)": "{:,.1f}",
-        "later (ms)": "{:,.1f}",
-        **dict.fromkeys(("gain", "low", "high"), "{:.2f}×"),
-        "first found (tokens)": "{:,.0f}",
-        "later found (tokens)": "{:,.0f}",
+    columns = {
+        "computed": ("computed (requests)", None),
+        "later": ("later (requests)", None),
+        "cold_ms": ("computed (ms)", "{:,.1f}"),
+        "warm_ms": ("later (ms)", "{:,.1f}"),
+        "cold_hits": ("first found (tokens)", "{:,.0f}"),
+        "warm_hits": ("later found (tokens)", "{:,.0f}"),
     }
-    return tables.style(shown, f"Requests with one prefix, one after another: TTFT ({tables.labels(frame)})", formats)
+    caption = f"Requests with one prefix, one after another: TTFT ({tables.labels(frame)})"
+    return tables.style(shown, caption, LOAD | GAIN | columns)
 
 
 def _verdict(row, theirs: pandas.DataFrame, plan) -> str:
@@ -136,110 +114,76 @@ def requests_table(frame: pandas.DataFrame) -> Styler:
     """Each request of the sequence with its own hit counters; means over repeats."""
     table = requests(frame)
     table = table[table["kind"] == "SharedPrefix"].astype({"device": float})
-    shown = table.groupby(["arm", "request"], sort=False)[["ttft_ms", "server_ttft_ms", "device"]].mean().reset_index()
-    shown = shown.rename(
-        columns={
-            "ttft_ms": "TTFT (ms)",
-            "server_ttft_ms": "by the server (ms)",
-            "device": "found in the cache (tokens)",
-        }
-    )
     return tables.style(
-        shown,
+        table.groupby(["arm", "request"], sort=False)[["ttft_ms", "server_ttft_ms", "device"]].mean().reset_index(),
         f"Request by request ({tables.labels(frame)})",
-        {"TTFT (ms)": "{:,.1f}", "by the server (ms)": "{:,.1f}", "found in the cache (tokens)": "{:,.0f}"},
+        {
+            "ttft_ms": ("TTFT (ms)", "{:,.1f}"),
+            "server_ttft_ms": ("by the server (ms)", "{:,.1f}"),
+            "device": ("found in the cache (tokens)", "{:,.0f}"),
+        },
     )
 
 
 def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: float | None = None) -> Styler:
     """Hit rate and gain by prefix and share; with a price, what a thousand requests cost with the arm and without."""
     table = gains(frame, arm)
-    shown = table[
-        ["prefix_tokens", "share", "concurrency", "hit_rate", "gain", "low", "high", "floor", "ttft_gain"]
-    ].rename(columns={"prefix_tokens": "prefix (tokens)", "hit_rate": "hit rate", "ttft_gain": "TTFT gain"})
-    formats = {
-        "prefix (tokens)": "{:,.0f}",
-        "share": "{:.0%}",
-        "hit rate": "{:.1%}",
-        **dict.fromkeys(("gain", "low", "high", "TTFT gain"), "{:.2f}×"),
-        "floor": "{:.3f}×",
-    }
+    shown = table.drop(columns=["request_throughput", "control_request_throughput", "differs"])
     shown["floor"] = np.exp(shown["floor"])
     if price_per_hour:
-        for name, column in (
-            ("USD a thousand requests", "request_throughput"),
-            ("without", "control_request_throughput"),
-        ):
-            shown[name], formats[name] = 1000 * price_per_hour / 3600 / table[column], "{:.4f}"
+        price = costs.price_of(frame["host"].iloc[0], price_per_hour)
+        shown["USD a thousand requests"] = table["request_throughput"].map(price.per_thousand)
+        shown["without"] = table["control_request_throughput"].map(price.per_thousand)
     return tables.style(
-        shown, f"{arm} against {CONTROL}: requests a second, and median TTFT ({tables.labels(frame)})", formats
+        shown,
+        f"{arm} against {CONTROL}: requests a second, and median TTFT ({tables.labels(frame)})",
+        LOAD
+        | GAIN
+        | {"floor": "{:.3f}×", "ttft_gain": ("TTFT gain", "{:.2f}×")}
+        | dict.fromkeys(("USD a thousand requests", "without"), "{:.4f}"),
     )
 
 
 USD = {
-    "usd_per_hour": "USD an hour",
-    "usd_per_gpu_hour": "USD a GPU-hour",
-    "rented_thousand": "USD a thousand requests, instance rented whole",
-    "rented_million": "USD a million tokens, instance rented whole",
-    "usd_thousand": "USD a thousand requests, this host's GPUs",
-    "usd_million": "USD a million tokens, this host's GPUs",
-    "usd_million_output": "USD a million output tokens, this host's GPUs",
-    "usd_million_prompt": "USD a million prompt tokens, this host's GPUs",
+    "usd_per_hour": ("USD an hour", "{:,.4f}"),
+    "usd_per_gpu_hour": ("USD a GPU-hour", "{:,.4f}"),
+    "rented_thousand": ("USD a thousand requests, instance rented whole", "{:,.4g}"),
+    "rented_million": ("USD a million tokens, instance rented whole", "{:,.4g}"),
+    "usd_thousand": ("USD a thousand requests, this host's GPUs", "{:,.4g}"),
+    "usd_million": ("USD a million tokens, this host's GPUs", "{:,.4g}"),
+    "usd_million_output": ("USD a million output tokens, this host's GPUs", "{:,.4g}"),
+    "usd_million_prompt": ("USD a million prompt tokens, this host's GPUs", "{:,.4g}"),
 }
 
 
 def costs_table(frames: dict[str, pandas.DataFrame], paid: dict) -> Styler:
     """What the loads under concurrency cost, host by host (`costs.of_cells`), of the hosts with a price."""
     table = pandas.concat([costs.of_cells(frame, paid[host]) for host, frame in frames.items()], ignore_index=True)
-    shown = table.rename(
-        columns=USD
-        | {
-            "prefix_tokens": "prefix (tokens)",
-            "hit_rate": "hit rate",
-            "requests_s": "requests a second",
-            "against": "against no cache",
-        }
-    )
-    formats = {
-        "prefix (tokens)": "{:,.0f}",
-        "share": "{:.0%}",
-        "hit rate": "{:.1%}",
-        "requests a second": "{:,.2f}",
-        "against no cache": "{:.2f}×",
-        **dict.fromkeys(USD.values(), "{:,.4g}"),
-    }
     return tables.style(
-        shown, f"What requests cost, from the rates measured{'' if len(table) else ' (no price is known)'}", formats
+        table,
+        f"What requests cost, from the rates measured{'' if len(table) else ' (no price is known)'}",
+        LOAD | USD | {"requests_s": ("requests a second", "{:,.2f}"), "against": ("against no cache", "{:.2f}×")},
     )
 
 
 def instance_costs_table() -> Styler:
     """What tokens and requests cost instance by instance, from the rates of sections 3 and 5 (`costs.measured`)."""
-    shown = costs.measured().rename(columns=USD | {"tokens_s": "tokens a second"})
     return tables.style(
-        shown,
+        costs.measured(),
         "Instance by instance, at the concurrency with the highest rate",
-        {"tokens a second": "{:,.0f}", **dict.fromkeys(USD.values(), "{:,.4g}")},
+        USD | {"tokens_s": ("tokens a second", "{:,.0f}")},
     )
 
 
 def instances_table() -> Styler:
     """Every instance type with its price, and what fits (`costs.instances`)."""
-    shown = costs.instances().rename(
-        columns=USD
-        | {"gpu": "GPU", "gpus": "GPUs", "memory_gib": "GiB each"}
-        | {short: f"8K requests of {short}" for short in costs.SERVED}
-    )
     return tables.style(
-        shown,
+        costs.instances(),
         f"Instance types by the hour ({prices.REGION}, Linux, on demand), and the requests that fit at once "
         "(predicted)",
-        {
-            "GiB each": "{:.1f}",
-            "USD an hour": "{:,.4f}",
-            "USD a GPU-hour": "{:,.4f}",
-            **{f"8K requests of {short}": "{:,.1f}" for short in costs.SERVED},
-        },
+        USD
+        | {"gpu": ("GPU", None), "gpus": ("GPUs", None), "memory_gib": ("GiB each", "{:.1f}")}
+        | {short: (f"8K requests of {short}", "{:,.1f}") for short in costs.SERVED},
     )
 
 
@@ -259,55 +203,37 @@ def quantised_table(frame: pandas.DataFrame, starts: pandas.DataFrame) -> Styler
 
 def tiers_table(frame: pandas.DataFrame) -> Styler:
     """Where each round's prompt tokens came from, and what that took."""
-    shown = tiers(frame).rename(
-        columns={
-            "times": "working set",
-            "capacity_tokens": "cache (tokens)",
-            "working_set_tokens": "in blocks (tokens)",
-            "median_ttft_ms": "median TTFT (ms)",
-        }
-    )
-    formats = {
-        "working set": "{:g}×",
-        "prefixes": "{:.0f}",
-        "cache (tokens)": "{:,.0f}",
-        "in blocks (tokens)": "{:,.0f}",
-        **dict.fromkeys(SOURCES, "{:.0%}"),
-        "median TTFT (ms)": "{:,.1f}",
-    }
     return tables.style(
-        shown,
+        tiers(frame),
         f"Working sets in the device's cache and below it: where prompt tokens came from ({tables.labels(frame)})",
-        formats,
+        LOAD
+        | dict.fromkeys(SOURCES, "{:.0%}")
+        | {
+            "prefixes": "{:.0f}",
+            "capacity_tokens": ("cache (tokens)", "{:,.0f}"),
+            "working_set_tokens": ("in blocks (tokens)", "{:,.0f}"),
+            "median_ttft_ms": ("median TTFT (ms)", "{:,.1f}"),
+        },
     )
 
 
 def moved_table(frame: pandas.DataFrame, plan=None) -> Styler:
     """Bytes into and out of each tier, and what they were counted by."""
-    shown = (
-        moved(frame, plan)
-        .replace({"tier": {"": tables.DASH}})
-        .rename(columns={"times": "working set", "in_mib": "in (MiB)", "out_mib": "out (MiB)"})
-    )
     return tables.style(
-        shown,
+        moved(frame, plan).replace({"tier": {"": tables.DASH}}),
         f"What went below the device and came back ({tables.labels(frame)})",
-        {"working set": "{:g}×", "in (MiB)": "{:,.1f}", "out (MiB)": "{:,.1f}"},
+        LOAD | {"in_mib": ("in (MiB)", "{:,.1f}"), "out_mib": ("out (MiB)", "{:,.1f}")},
     )
 
 
 def by_source_table(frame: pandas.DataFrame) -> Styler:
     """What a prefix takes from each source; of a tier on disk, where its bytes were read from."""
     table, places = by_source(frame), read_from(frame)
-    shown = table.assign(
-        reason=[places.get(row.arm) if row.source == "external" else None for row in table.itertuples()]
-    ).rename(
-        columns={"ttft_ms": "median TTFT (ms)", "against_recompute": "against computing", "reason": "disk read from"}
-    )
+    read = [places.get(row.arm) if row.source == "external" else None for row in table.itertuples()]
     return tables.style(
-        shown,
+        table.assign(**{"disk read from": read}),
         f"What a prefix takes from each source ({tables.labels(frame)})",
-        {"median TTFT (ms)": "{:,.1f}", "against computing": "{:.2f}×"},
+        {"ttft_ms": ("median TTFT (ms)", "{:,.1f}"), "against_recompute": ("against computing", "{:.2f}×")},
     )
 
 
@@ -316,39 +242,32 @@ def break_even_table(frame: pandas.DataFrame) -> Styler:
     alone.
     """
     table = break_even(frame)
-    shown = pandas.DataFrame(
-        {
-            "arm": table["arm"],
-            "pays": [break_even_words(row) for row in table.itertuples()],
-            "predicted (tokens)": table["predicted"],
-            "GB/s": table["gb_s"],
-            "link (GB/s)": table["link_gb_s"],
-        }
-    )
-    formats = {"predicted (tokens)": "{:,.0f}", "GB/s": "{:,.2f}", "link (GB/s)": "{:,.1f}"}
+    table = table.assign(pays=[break_even_words(row) for row in table.itertuples()])
     return tables.style(
-        shown,
+        table[["arm", "pays", "predicted", "gb_s", "link_gb_s"]],
         f"From which length on a prefix comes back sooner than device-only computes it ({tables.labels(frame)})",
-        formats,
+        {
+            "predicted": ("predicted (tokens)", "{:,.0f}"),
+            "gb_s": ("GB/s", "{:,.2f}"),
+            "link_gb_s": ("link (GB/s)", "{:,.1f}"),
+        },
     )
 
 
 def miss_costs_table(frame: pandas.DataFrame) -> Styler:
     """What a hit saves and a miss loses by arm and length, and the share of hits above which a tier pays."""
-    names = {
-        "prefix_tokens": "prefix (tokens)",
-        "computed_ms": "device-only computes (ms)",
-        "restored_ms": "a hit (ms)",
-        "missed_ms": "a miss (ms)",
-        "saved_ms": "saved a hit (ms)",
-        "lost_ms": "lost a miss (ms)",
-        "pays_above": "pays above, share of hits",
-    }
-    formats = {name: "{:,.1f}" for name in names.values() if name.endswith("(ms)")}
     return tables.style(
-        miss_costs(frame).rename(columns=names),
+        miss_costs(frame),
         f"What a miss costs in an arm with a tier, medians of requests ({tables.labels(frame)})",
-        formats | {"prefix (tokens)": "{:,.0f}", "pays above, share of hits": "{:.0%}"},
+        LOAD
+        | {
+            "computed_ms": ("device-only computes (ms)", "{:,.1f}"),
+            "restored_ms": ("a hit (ms)", "{:,.1f}"),
+            "missed_ms": ("a miss (ms)", "{:,.1f}"),
+            "saved_ms": ("saved a hit (ms)", "{:,.1f}"),
+            "lost_ms": ("lost a miss (ms)", "{:,.1f}"),
+            "pays_above": ("pays above, share of hits", "{:.0%}"),
+        },
     )
 
 

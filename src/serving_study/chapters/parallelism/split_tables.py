@@ -9,42 +9,25 @@ import pandas
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ... import paths
 from ...analysis import comparisons, drawing, tables, verdicts
 from ...hardware import links
-from ...results import old_cells, reference, store
+from ...results import old_cells, reference
 from ...theory import predictions
 from . import splits
+
+START = tables.START | {
+    "weights_gib": ("weights a rank (GiB)", "{:.2f}"),
+    "kv_predicted": ("KV cache by arithmetic", "{:,.0f}"),
+    "gain": ("KV gain", "{:.1f}×"),
+    "failure_s": ("failed after (s)", "{:.0f}"),
+}
 
 
 def memory(start_records: list[dict], label: str) -> Styler:
     """The table of `starts`."""
     frame = splits.starts(start_records)
     frame = frame[[name for name in frame if name in ("arm", "outcome") or frame[name].notna().any()]]
-    names = {
-        "weights_gib": "weights a rank (GiB)",
-        "kv_cache_tokens": "KV cache (tokens)",
-        "kv_predicted": "KV cache by arithmetic",
-        "max_concurrency": "maximum concurrency",
-        "gain": "KV gain",
-        "startup_s": "start (s)",
-        "failure_s": "failed after (s)",
-    }
-    formats = {
-        "weights a rank (GiB)": "{:.2f}",
-        "KV cache (tokens)": "{:,.0f}",
-        "KV cache by arithmetic": "{:,.0f}",
-        "maximum concurrency": "{:.2f}×",
-        "KV gain": "{:.1f}×",
-        "start (s)": "{:.0f}",
-        "failed after (s)": "{:.0f}",
-    }
-    shown = frame.rename(columns=names)
-    return tables.style(
-        shown,
-        f"Starts: memory, or why there is none ({label})",
-        {name: look for name, look in formats.items() if name in shown},
-    )
+    return tables.style(frame, f"Starts: memory, or why there is none ({label})", START)
 
 
 def reference_memory(host: str) -> Styler:
@@ -55,25 +38,14 @@ def reference_memory(host: str) -> Styler:
     wide = figures.pivot_table(index="arm", columns="metric", values="value", sort=False)
     outcome = figures[figures["metric"] == "start_outcome"].set_index("arm")["text"]
     command = ["--gpu-memory-utilization", "0.9", "--max-model-len", "4096", "--max-num-seqs", "128"]
-    expected = pandas.DataFrame(
-        {
-            "kv_tokens": {
-                arm: splits.kv_tokens(
-                    {"arm": arm, "host": host, "command": command, "vllm": splits.REFERENCE_VERSIONS[host]}
-                )
-                for arm in wide.index
-            }
-        }
-    )
-    frame = (
-        pandas.DataFrame({"outcome": outcome})
-        .join(wide[["weights_gib", "kv_cache_tokens", "max_concurrency"]])
-        .join(expected[["kv_tokens"]])
-    )
+    start = {"host": host, "command": command, "vllm": splits.REFERENCE_VERSIONS[host]}
+    expected = pandas.Series({arm: splits.kv_tokens(start | {"arm": arm}) for arm in wide.index}, name="kv_predicted")
+    known = wide[["weights_gib", "kv_cache_tokens", "max_concurrency"]]
+    frame = pandas.DataFrame({"outcome": outcome}).join(known).join(expected)
     with_columns = old_cells.with_arm_columns(frame.reset_index(names="arm").dropna(subset="kv_cache_tokens"))
     for _, rows in splits.groups(with_columns).items():
         first = rows.set_index("arm")["kv_cache_tokens"][splits.baseline(rows)]
-        frame.loc[rows["arm"], "KV gain"] = (rows["kv_cache_tokens"] / first).to_numpy()
+        frame.loc[rows["arm"], "gain"] = (rows["kv_cache_tokens"] / first).to_numpy()
     if "oom_tried_mib" in wide:
         frame = frame.join(wide.filter(["failure_s"]))
         failed = wide.dropna(subset="oom_tried_mib")
@@ -82,46 +54,24 @@ def reference_memory(host: str) -> Styler:
             + failed["oom_free_mib"].map(", {:.2f} MiB free".format)
             + failed["oom_capacity_gib"].map(" of {:.2f} GiB".format)
         )
-    shown = frame.reset_index(names="arm").rename(
-        columns={
-            "failure_s": "failed after (s)",
-            "weights_gib": "weights a rank (GiB)",
-            "kv_cache_tokens": "KV cache (tokens)",
-            "max_concurrency": "maximum concurrency",
-            "kv_tokens": "KV cache by arithmetic",
-        }
-    )
-    formats = {
-        "weights a rank (GiB)": "{:.2f}",
-        "KV cache (tokens)": "{:,.0f}",
-        "KV cache by arithmetic": "{:,.0f}",
-        "maximum concurrency": "{:.2f}×",
-        "KV gain": "{:.1f}×",
-    } | ({"failed after (s)": "{:.0f}"} if "failed after (s)" in shown else {})
-    return tables.style(shown, f"Starts in the reference study ({host}, reference)", formats)
+    return tables.style(frame.reset_index(names="arm"), f"Starts in the reference study ({host}, reference)", START)
 
 
 def throughput(frame: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Styler:
     """Arms down, concurrencies across: the mean, and in brackets the multiple of the arm with the fewest GPUs."""
     rows, arms = [], splits.by_arm(frame)
     for _, model_cells in splits.groups(frame).items():
-        first, means = (
-            splits.baseline(model_cells),
-            comparisons.summary(model_cells, metric).set_index(["arm", "concurrency"])["mean"],
-        )
-        against = comparisons.compare(model_cells, metric, first).set_index(["arm", "concurrency"])
-        for arm in dict.fromkeys(model_cells["arm"]):
-            row = {"arm": arm, "GPUs": arms[arm].gpus}
-            for concurrency in sorted(frame["concurrency"].unique()):
-                value = means.get((arm, concurrency), math.nan)
-                row[str(concurrency)] = (
-                    tables._withheld(model_cells, arm, concurrency)
-                    if math.isnan(value)
-                    else f"{value:,.1f}{tables._multiple(against, arm, concurrency)}"
-                )
-            rows.append(row)
+        texts = tables.multiples(model_cells, metric, splits.baseline(model_cells))
+        rows += [
+            {"arm": arm, "GPUs": arms[arm].gpus}
+            | {
+                str(concurrency): texts.get((arm, concurrency), tables.DASH)
+                for concurrency in sorted(frame["concurrency"].unique())
+            }
+            for arm in dict.fromkeys(model_cells["arm"])
+        ]
     return tables.style(
-        _ranks(rows, frame),
+        pandas.DataFrame(rows).rename(columns={"GPUs": splits.places(frame)}),
         f"{tables.METRIC_NAMES.get(metric, metric).capitalize()} by concurrency, and multiple of the "
         f"model's arm with the fewest {splits.places(frame)} ({tables.labels(frame)})",
     )
@@ -138,7 +88,7 @@ def latencies(frame: pandas.DataFrame, metric: str, parts: tuple[str, ...] = ("m
             row[str(concurrency)] = (
                 " / ".join(tables.DASH if math.isnan(value) else f"{value:,.1f}" for value in values)
                 if len(cells)
-                else tables._withheld(frame, arm, concurrency)
+                else tables.withheld(frame, arm, concurrency)
             )
         rows.append(row)
     return tables.style(
@@ -148,11 +98,10 @@ def latencies(frame: pandas.DataFrame, metric: str, parts: tuple[str, ...] = ("m
 
 def pipelines(frame: pandas.DataFrame) -> Styler:
     """The table of `pairs`."""
-    ratios = splits.pairs(frame)
     return tables.style(
-        ratios.rename(columns={"GPUs": splits.places(frame)}),
+        splits.pairs(frame),
         f"A pipeline over tensor parallelism, at equal {splits.places(frame)}: ratios ({tables.labels(frame)})",
-        {name: "{:.2f}×" for name in ("throughput", "TPOT", "TTFT p99") if name in ratios},
+        {"GPUs": (splits.places(frame), None)} | dict.fromkeys(("throughput", "TPOT", "TTFT p99"), "{:.2f}×"),
     )
 
 
@@ -164,33 +113,28 @@ def resources(frame: pandas.DataFrame, places: int | None = None, metric: str = 
     ].sort_values(["concurrency", "model"], kind="stable")
     price = splits.usd_per_gpu_hour(frame["host"].iloc[0].split(",")[0])
     price_note = f"; {price[0]:.2f} USD a GPU and hour, a share of {price[1]}" if price else ""
-    name = tables.METRIC_NAMES.get(metric, metric)
-    formats = {name: "{:,.1f}", "a used one": "{:,.1f}", "a paid one": "{:,.1f}", "USD a million tokens": "{:.2f}"}
-    shown = accounts.rename(columns={metric: name}).drop(columns="model")
     return tables.style(
-        shown,
+        accounts.drop(columns="model"),
         f"Equal resources: throughput of each of the {splits.places(frame)}, idle ones counted "
         f"({tables.labels(frame)}{price_note})",
-        {column: look for column, look in formats.items() if column in shown},
+        dict.fromkeys(("a used one", "a paid one"), "{:,.1f}")
+        | {metric: (tables.METRIC_NAMES.get(metric, metric), "{:,.1f}"), "USD a million tokens": "{:.2f}"},
     )
 
 
 def predictions_table(cells: pandas.DataFrame) -> Styler:
     """The table of `predicted`."""
     predicted = splits.predicted(cells)
-    shown = predicted.rename(
-        columns={
-            "tpot_ms": "TPOT predicted (ms)",
-            "measured_tpot_ms": "measured (ms)",
-            splits.THROUGHPUT: "output predicted (tok/s)",
-            "measured_output_throughput": "measured (tok/s)",
-        }
-    )
     basis = predictions.basis(cells["host"].iloc[0]) if len(predicted) else "no ceilings are known for this host"
     return tables.style(
-        shown,
+        predicted,
         f"Prediction beside measurement ({tables.labels(cells)}; {basis})",
-        {name: "{:,.1f}" for name in shown if name.endswith(")")},
+        {
+            "tpot_ms": ("TPOT predicted (ms)", "{:,.1f}"),
+            "measured_tpot_ms": ("measured (ms)", "{:,.1f}"),
+            splits.THROUGHPUT: ("output predicted (tok/s)", "{:,.1f}"),
+            "measured_output_throughput": ("measured (tok/s)", "{:,.1f}"),
+        },
     )
 
 
@@ -226,29 +170,16 @@ def verdicts_table(cells: pandas.DataFrame, tolerance: float = verdicts.TOLERANC
     as baseline: ratios, and why not.
     """
     own = verdicts.of_files(cells["host"].iloc[0], list(cells["file"]))
-    published = [
-        verdicts.of_files(name, list(store.Store(name, splits.SECTION, paths.RESULTS_PUBLISHED).newest()["file"]))
-        for name in tables.other_hosts(splits.SECTION, set(cells["host"]))
-    ]
+    published = tables.other_studies(splits.SECTION, set(cells["host"]))
     rows = []
     for other in [*published, verdicts.study("reference/a10gx4", splits.SECTION)]:
         table = splits.verdicts_by_model(own, other, tolerance=tolerance)
         ratios = table[table["kind"] == "ratio"]
-        counts = {
-            verdict: int((ratios["verdict"] == verdict).sum())
-            for verdict in (verdicts.REPRODUCES, verdicts.DIFFERS, verdicts.NOT_COMPARABLE)
-        }
-        reasons = [tables._reason(rows) for _, rows in ratios.groupby("model", sort=False)]
-        looks = {verdicts.DIFFERS: "fail", verdicts.REPRODUCES: "pass", verdicts.NOT_COMPARABLE: "unknown"}
-        badges = "<br>".join(
-            f'<span class="badge-{looks[verdict]}">{verdict}</span> {count}'
-            for verdict, count in counts.items()
-            if count
-        )
+        reasons = [tables.reason(rows) for _, rows in ratios.groupby("model", sort=False)]
         rows.append(
             {
                 "against": other.name,
-                "verdict": badges or tables.badge("unknown"),
+                "verdict": tables.verdict_badges(ratios) or tables.badge("unknown"),
                 "found": "<br>".join(dict.fromkeys(reasons)) or "no arm pair in common",
             }
         )
@@ -259,14 +190,16 @@ def verdicts_table(cells: pandas.DataFrame, tolerance: float = verdicts.TOLERANC
 
 def links_table(link_record: dict, label: str) -> Styler:
     """Measured copies and all-reduces by message size: microseconds and GB/s."""
-    shown = links.rates(link_record).rename(
-        columns={"name": "what", "bytes": "message (KiB)", "us": "one call (µs)", "gb_s": "GB/s"}
-    )
-    shown["message (KiB)"] /= 1024
+    table = links.rates(link_record)
     return tables.style(
-        shown,
+        table.assign(bytes=table["bytes"] / 1024),
         f"What the links carry ({label})",
-        {"message (KiB)": "{:,.0f}", "one call (µs)": "{:,.1f}", "GB/s": "{:,.3g}"},
+        {
+            "name": ("what", None),
+            "bytes": ("message (KiB)", "{:,.0f}"),
+            "us": ("one call (µs)", "{:,.1f}"),
+            "gb_s": ("GB/s", "{:,.3g}"),
+        },
     )
 
 
@@ -346,7 +279,3 @@ def bandwidths(link_record: dict, label: str) -> Figure:
     drawing.legend(grid.figure)
     drawing.caption(grid.figure, label)
     return grid.figure
-
-
-def _ranks(rows: list[dict], frame: pandas.DataFrame) -> pandas.DataFrame:
-    return pandas.DataFrame(rows).rename(columns={"GPUs": splits.places(frame)})
