@@ -15,6 +15,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from .. import files
+from ..results import store
 from . import tables
 
 # seaborn's "colorblind": its grey first, as baselines come first, and its two pale colours last. Written out so that a
@@ -201,8 +202,7 @@ def of(frame: pandas.DataFrame) -> str:
 def engines(frame: pandas.DataFrame) -> str:
     """The engine's versions that the cells were measured with, from the records of their runs; empty without `file`."""
     runs = {Path(file).parents[3] / "run.json" for file in frame["file"].dropna()} if "file" in frame else set()
-    versions = {files.read(run)["provenance"]["engine_versions"].get("vllm") for run in runs if run.is_file()}
-    return ", ".join(f"vLLM {version}" for version in sorted(filter(None, versions)))
+    return ", ".join(sorted(filter(None, {store.engine_of(files.read(run)) for run in runs if run.is_file()})))
 
 
 def aside(values: pandas.Series, hues: pandas.Series) -> pandas.Series:
