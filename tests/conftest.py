@@ -34,19 +34,20 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 class Study:
-    """The fake engine and load generator, and the journal of what happened in them."""
+    """A fake engine and load generator, and the journal of what happened in them."""
 
-    def __init__(self, folder: Path, journal: Path):
-        self.folder, self.journal = folder, journal
+    def __init__(self, folder: Path, journal: Path, engine: str):
+        self.folder, self.journal, self.engine, self.fake = folder, journal, engine, fake_study.FAKES[engine]
 
     def arm(self, name: str, **about):
-        return fake_study.arm(self.folder / "models", name, **about)
+        return fake_study.arm(self.folder / "models", name, engine=self.engine, **about)
 
     plan = staticmethod(fake_study.plan)
 
     def harness(self, arms: list[dict], **plan) -> subprocess.Popen:
         """A harness in a process of its own."""
         file = self.folder / "specification.json"
+        arms = [{"engine": self.engine} | arm for arm in arms]
         file.write_text(json.dumps({"models": str(self.folder / "models"), "arms": arms, "plan": plan}))
         variables = {
             **os.environ,
@@ -105,39 +106,45 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.fixture(scope="module")
+def engine(request) -> str:
+    """Which of the fake engines a test has; `fake_study.both` is for those that have each in its turn."""
+    return getattr(request, "param", "fake")
+
+
 @pytest.fixture
-def foreign():
+def foreign(engine):
     """The port of another job's server."""
-    with fake_study.foreign() as port:
+    with fake_study.foreign(engine) as port:
         yield port
 
 
 @contextmanager
-def fakes(folder: Path, patch: pytest.MonkeyPatch):
-    """The fake engine registered as `fake`, results and cache in `folder`; afterwards nothing of it may be left
-    running.
+def fakes(folder: Path, patch: pytest.MonkeyPatch, engine: str = "fake"):
+    """The fake engines registered, arms being of `engine`, results and cache in `folder`; afterwards nothing of it may
+    be left running.
     """
     patch.setattr(paths, "RESULTS", folder / "results")
     patch.setattr(paths, "CACHE", folder / "cache")
     patch.setenv("JOURNAL", str(folder / "journal.jsonl"))
     patch.setenv("SERVING_STUDY_PROGRESS", os.devnull)
     fake_study.register(patch.setattr, patch.setitem)
-    study = Study(folder, folder / "journal.jsonl")
+    study = Study(folder, folder / "journal.jsonl", engine)
     yield study
     study.assert_nothing_left()
 
 
 @pytest.fixture
-def study(tmp_path, results, cache, monkeypatch):
+def study(tmp_path, results, cache, monkeypatch, engine):
     """The fakes, in a folder of this test's own."""
-    with fakes(tmp_path, monkeypatch) as study:
+    with fakes(tmp_path, monkeypatch, engine) as study:
         yield study
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Path:
+def measured(tmp_path_factory, engine) -> Path:
     """A results folder in which the arm `first` is measured, three cells of it, once for all tests of a module."""
-    with pytest.MonkeyPatch.context() as patch, fakes(tmp_path_factory.mktemp("measured"), patch) as study:
+    with pytest.MonkeyPatch.context() as patch, fakes(tmp_path_factory.mktemp("measured"), patch, engine) as study:
         sweep.run(study.plan([study.arm("first")], repeats=3))
         return paths.RESULTS
 

@@ -32,7 +32,6 @@ FAULTS = (
 ).split()
 WORDS = "the river turns under an old bridge and every boat that passes slows down to listen".split()
 GARBAGE = ["\ufffd", "}{", "\u0000", "##", "\ufffd\ufffd"]
-OUT_OF_MEMORY = Path(__file__).with_name("fixtures") / "logs" / "gpu-oom.log"
 START = """\
 INFO 08-01 10:00:00 [api_server.py:100] vLLM API server version 0.32.0
 INFO 08-01 10:00:01 [gpu_model_runner.py:2000] Model loading took 0.25 GiB memory and 0.500000 seconds
@@ -52,7 +51,12 @@ class Dialect:
     empty: str = "/reset_prefix_cache"
     title: str = "VLLM::Worker_TP{}"
     start: str = START
-    out_of_memory: str | None = None
+    out_of_memory: str = (Path(__file__).with_name("fixtures") / "logs" / "gpu-oom.log").read_text()
+    crash: str = (
+        "ERROR 08-01 10:00:09 [core.py:900] EngineCore encountered a fatal error.\n"
+        "RuntimeError: Worker failed with error 'illegal memory access'"
+    )
+    refusal: str = "EngineCore encountered an issue"
     sample: dict = field(default_factory=dict)  # vLLM's names of samples, and labels, to its own
 
     def counted(self, text: str) -> str:
@@ -72,11 +76,14 @@ OTHER = Dialect(
     "other-shard-{}",
     "[other] weights loaded: 0.25 GiB\n[other] cache: 12,288 tokens for 6.00 requests\n",
     "[other] FATAL device memory exhausted: wanted 2.00 GiB, 0.50 GiB left\n",
+    "[other] FATAL a shard is lost: access to memory that is not its own",
+    "no shard answers",
     {
         "vllm:prompt_tokens": "other_read_tokens",
         "vllm:generation_tokens": "other_written_tokens",
         "vllm:prefix_cache_queries": "other_looked_up",
         "vllm:prefix_cache_hits": "other_found",
+        "vllm:external_prefix_cache_hits": "other_fetched",
         "vllm:spec_decode_num_drafts": "other_guesses",
         "vllm:spec_decode_num_draft_tokens": "other_guessed_tokens",
         "vllm:spec_decode_num_accepted_tokens_per_pos": "other_kept_at",
@@ -92,7 +99,6 @@ OTHER = Dialect(
         "block_size=": "page=",
     },
 )
-DIALECT = OTHER if OTHER.port in sys.argv else VLLM
 
 RANK = """
 import sys, time
@@ -105,14 +111,14 @@ for line in sys.stdin:
 
 
 class Rank:
-    """A process that computes, named as vLLM names its own: for each request that it is given it takes 20 ms of
+    """A process that computes, named as its engine names its own: for each request that it is given it takes 20 ms of
     processor time.
     """
 
-    def __init__(self, number: int):
+    def __init__(self, title: str):
         self.lock = threading.Lock()
         self.process = subprocess.Popen(
-            [DIALECT.title.format(number), "-c", RANK],
+            [title, "-c", RANK],
             executable=sys.executable,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -135,15 +141,15 @@ class Rank:
 class State:
     """The options, the counters, and what was asked so far."""
 
-    def __init__(self, options):
-        self.options, self.lock, self.streams = options, threading.Lock(), 0
+    def __init__(self, options, dialect: Dialect):
+        self.options, self.dialect, self.lock, self.streams = options, dialect, threading.Lock(), 0
         self.own_fault = (
             options.fault if options.lives is None or _earlier_lives(options.fault) < options.lives else None
         )
         self.prompt = self.generated = self.finished = self.queries = self.hits = self.ttft_s = 0
         self.drafts = self.drafted = 0
         self.per_position = [0] * options.k
-        self.ranks = [Rank(number) for number in range(options.tensor_parallel_size or 0)]
+        self.ranks = [Rank(dialect.title.format(number)) for number in range(options.tensor_parallel_size or 0)]
         self.device, self.below, self.external = (
             {},
             set(),
@@ -197,7 +203,7 @@ class State:
                 f'# TYPE {name} histogram\n{name}_bucket{{le="+Inf"}} {float(self.finished)}\n{name}_count '
                 f"{float(self.finished)}\n{name}_sum {spent}"
             )
-        return "\n".join(lines) + "\n"
+        return self.dialect.counted("\n".join(lines) + "\n")
 
     def compute(self) -> None:
         """The ranks' part of a request; a fault spares or ends the last one's."""
@@ -294,18 +300,18 @@ def _tokenizer(place: str):
 
 
 def handler(state: State):
+    refusal = {"error": {"message": state.dialect.refusal, "code": 500}}
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             if self.path == "/metrics":
-                return self._send(
-                    200, DIALECT.counted(state.text()).encode(), "text/plain; version=0.0.4; charset=utf-8"
-                )
-            if self.path == DIALECT.health:
+                return self._send(200, state.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+            if self.path == state.dialect.health:
                 return self._send(200, b"")
             self._send(404, b"{}")
 
         def do_POST(self):
-            if self.path == DIALECT.empty:
+            if self.path == state.dialect.empty:
                 with state.lock:
                     state.device.clear()
                 return self._send(200, b'{"success": true}')
@@ -324,7 +330,7 @@ def handler(state: State):
             if fault == "probe-hangs":
                 time.sleep(3600)
             if fault == "probe-500" or fault == "dead-after" and state.streams:
-                return self._send(500, b'{"error": {"message": "EngineCore encountered an issue"}}')
+                return self._send(500, json.dumps(refusal).encode())
             made = 0 if fault == "probe-empty" else body["max_tokens"]
             text = " ".join((GARBAGE if fault == "probe-garbage" else WORDS)[index % 5] for index in range(made))
             model = "somebody-else" if fault == "wrong-model" else state.options.model
@@ -351,19 +357,15 @@ def handler(state: State):
                 prompt=body["prompt"][:60],
             )
             if fault == "dies-after" and number > state.options.after:
-                print(
-                    "ERROR 08-01 10:00:09 [core.py:900] EngineCore encountered a fatal "
-                    "error.\nRuntimeError: Worker failed with error 'illegal memory access'",
-                    flush=True,
-                )
+                print(state.dialect.crash, flush=True)
                 os._exit(1)
             if fault == "oom-after":
-                print(DIALECT.out_of_memory or OUT_OF_MEMORY.read_text(), flush=True)
+                print(state.dialect.out_of_memory, flush=True)
                 os._exit(1)
             while state.fault == "hangs" and number > state.options.after:
                 time.sleep(0.05)
             if fault == "http-500" or fault == "refuses-some" and number % 2:
-                return self._send(500, b'{"error": {"message": "EngineCore encountered an issue"}}')
+                return self._send(500, json.dumps(refusal).encode())
             wanted = body["max_tokens"]
             made = wanted // 2 if fault in ("short", "error-event") else wanted
             prompt = _tokens_of(body["prompt"])
@@ -390,7 +392,7 @@ def handler(state: State):
                 )
             if fault == "error-event":
                 state.count(prompt, made)
-                return self._event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
+                return self._event(refusal)
             # Counted before the client hears of the end, so that the counters of a finished load are complete.
             state.count(prompt, made, body["prompt"])
             self._event(
@@ -433,9 +435,10 @@ def painted(text: str, colours: int) -> str:
 
 
 def main() -> None:
+    dialect = OTHER if OTHER.port in sys.argv else VLLM
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument(DIALECT.port, dest="port", type=int, required=True)
-    parser.add_argument(DIALECT.model, dest="model", required=True)
+    parser.add_argument(dialect.port, dest="port", type=int, required=True)
+    parser.add_argument(dialect.model, dest="model", required=True)
     parser.add_argument("--fault", choices=FAULTS)
     parser.add_argument("--after", type=int, default=0, help="streams that succeed before dies-after and hangs")
     parser.add_argument("--lives", type=int, help="the fault goes away after so many lives")
@@ -445,13 +448,13 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=16)
     parser.add_argument("--kv-blocks", type=int, default=768)
     parser.add_argument("--tier", type=int, default=0, help="1: what the device loses is found below it")
-    parser.add_argument(DIALECT.ranks, dest="tensor_parallel_size", type=int, help="so many processes beside this one")
+    parser.add_argument(dialect.ranks, dest="tensor_parallel_size", type=int, help="so many processes beside this one")
     parser.add_argument("--colours", type=int, default=0, help="1: what is printed at the start has colours in it")
     parser.add_argument("--variant", help="means nothing: tells arms apart")
-    state = State(options := parser.parse_args())
+    state = State(options := parser.parse_args(), dialect)
     note("server", arm=os.environ.get("ARM"), port=options.port, fault=options.fault)
     if state.fault == "oom":
-        print(painted(DIALECT.out_of_memory or OUT_OF_MEMORY.read_text(), options.colours), flush=True)
+        print(painted(dialect.out_of_memory, options.colours), flush=True)
         sys.exit(1)
     if state.fault == "dies-at-start":
         print("something odd happened", flush=True)
@@ -467,7 +470,7 @@ def main() -> None:
     if state.fault == "ignores-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(
-        painted(DIALECT.start.replace("12,288", f"{options.block * options.kv_blocks:,}"), options.colours), flush=True
+        painted(dialect.start.replace("12,288", f"{options.block * options.kv_blocks:,}"), options.colours), flush=True
     )
     Quiet(("127.0.0.1", options.port), handler(state)).serve_forever()
 

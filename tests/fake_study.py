@@ -1,4 +1,4 @@
-"""A plan with the fake engine, for tests in this process and, as a program, for a harness that can be killed.
+"""A plan with a fake engine, for tests in this process and, as a program, for a harness that can be killed.
 
 python fake_study.py SPECIFICATION.json     # runs the sweep that the file describes
 """
@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import fake_engine
+import pytest
+from other_engine import OtherEngine
 
 from serving_study import engines, files, loads
 from serving_study.engines import base, lmcache, vllm
@@ -82,6 +85,51 @@ class FakeCacheServer:
         return lmcache.ineffective(process, settings)
 
 
+@dataclass(frozen=True)
+class Fake:
+    """An engine of the tests, and what of it a test has to know beside the harness's protocol.
+
+    `versions` are what its interpreter has, `environment` what its servers are given, `unheeded` a setting that they do
+    not take. `words` are what is said of it where of vLLM something else is said."""
+
+    engine: base.Engine
+    dialect: fake_engine.Dialect
+    versions: dict
+    environment: dict = field(default_factory=dict)
+    unheeded: dict = field(default_factory=dict)
+    words: dict = field(default_factory=dict)
+
+    def said(self, words: str) -> str:
+        return self.words.get(words, words)
+
+
+OUT_OF_MEMORY = "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
+CRASHED = "RuntimeError: Worker failed with error 'illegal memory access'"
+UNHEEDED = "LMCache did not print its configuration"
+FAKES = {
+    "fake": Fake(
+        FakeEngine(),
+        fake_engine.VLLM,
+        {"vllm": "0.32.0"},
+        {"VLLM_CPU_KVCACHE_SPACE": 0},
+        {"LMCACHE_CHUNK_SIZE": 256},
+    ),
+    "other": Fake(
+        OtherEngine(),
+        fake_engine.OTHER,
+        {"other": "1.2"},
+        unheeded={"OTHER_TIER": "below"},
+        words={
+            OUT_OF_MEMORY: "other: device memory exhausted: wanted 2.00 GiB, 0.50 GiB left",
+            CRASHED: "other: a shard is lost: access to memory that is not its own",
+            UNHEEDED: "other did not take OTHER_TIER",
+        },
+    ),
+}
+# A test of both, `study` being of each in its turn.
+both = pytest.mark.parametrize("engine", FAKES, indirect=True)
+
+
 def model(folder: Path, name: str = "fake") -> Model:
     """A model that is a folder with a config.json; it says that its weights are real, so that texts are judged."""
     place = folder / name
@@ -105,13 +153,14 @@ def arm(
     folder: Path,
     name: str,
     *,
+    engine: str = "fake",
     k: int = 0,
     fault: str | None = None,
     replicas: int = 1,
     sidecar: dict | None = None,
     **options,
 ) -> Arm:
-    """An arm of the fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are
+    """An arm of a fake engine; `k` above 0 makes it a draft arm, `tensor_parallel_size` one whose ranks are
     processes, `sidecar` are fake_sidecar.py's options.
     """
     options = {key: value for key, value in ({"fault": fault} | options).items() if value is not None}
@@ -119,10 +168,10 @@ def arm(
     return Arm.of(
         name,
         model(folder),
-        engine="fake",
+        engine=engine,
         options=options,
         speculative=speculative,
-        environment={"VLLM_CPU_KVCACHE_SPACE": 0},
+        environment=FAKES[engine].environment,
         gpus=0,
         replicas=replicas,
         sidecar=Process(CACHE_SERVER, "lmcache", options=sidecar) if sidecar is not None else None,
@@ -134,13 +183,14 @@ def arm(
 def plan(
     arms, *, concurrencies=(2,), prompts: int = 8, output_tokens: int = 12, repeats: int = 1, port: int = 0
 ) -> Plan:
-    dataset = datasets.load(datasets.OWN, "own")
+    arms, dataset = tuple(arms), datasets.load(datasets.OWN, "own")
+    engine = arms[0].engine
     made = tuple(Load(concurrency, prompts, dataset, output_tokens, 0.0) for concurrency in concurrencies)
     return Plan(
         3,
         HOST,
-        Environment("fake", Path(sys.executable), "3.11", {"vllm": "0.32.0"}),
-        tuple(arms),
+        Environment(engine, Path(sys.executable), "3.11", FAKES[engine].versions),
+        arms,
         made,
         repeats,
         {"a": 1},
@@ -150,7 +200,8 @@ def plan(
 
 def register(setattr_, setitem) -> None:
     """Put the fakes in place, through pytest's monkeypatch or plainly."""
-    setitem(engines.ENGINES, "fake", FakeEngine())
+    for name, fake in FAKES.items():
+        setitem(engines.ENGINES, name, fake.engine)
     setitem(engines.CACHE_SERVERS, "lmcache", FakeCacheServer())
     setattr_(loads, "ENGINE_SIDE", SIDE)
     setattr_(server, "GRACE_S", 1.0)
@@ -159,8 +210,8 @@ def register(setattr_, setitem) -> None:
 
 
 @contextmanager
-def foreign():
-    """Another job's server, which answers for the same model; yields its port."""
+def foreign(engine: str):
+    """Another job's server, an `engine` that answers for the same model; yields its port."""
     options = type(
         "Options",
         (),
@@ -178,7 +229,7 @@ def foreign():
             "tensor_parallel_size": None,
         },
     )
-    server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options)))
+    server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options, FAKES[engine].dialect)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -29,13 +29,19 @@ class OtherEngine:
             base.FINISHED_REQUESTS: "other_answers_total",
             base.PREFIX_QUERIES: "other_looked_up_total",
             base.PREFIX_HITS: "other_found_total",
+            base.EXTERNAL_HITS: "other_fetched_total",
         },
         histograms={
             base.TTFT: "other_first_token_seconds",
             base.E2E: "other_answer_seconds",
             base.QUEUE: "other_waiting_seconds",
         },
-        watched={base.PREFIX_HITS: "other_found_total"},
+        watched={
+            base.PREFIX_QUERIES: "other_looked_up_total",
+            base.PREFIX_HITS: "other_found_total",
+            base.EXTERNAL_HITS: "other_fetched_total",
+            base.TTFT_SUM: "other_first_token_seconds_sum",
+        },
         finish_reason="why",
         position="place",
         block_size=("other_cache", "page"),
@@ -49,7 +55,11 @@ class OtherEngine:
         return words + (["--k", str(process.k)] if process.k else [])
 
     def environment(self, process, host, python):
-        return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": process.name}
+        return {
+            "PYTHONUNBUFFERED": "1",
+            "JOURNAL": os.environ.get("JOURNAL", ""),
+            "ARM": process.name,
+        } | process.environment
 
     def version(self, versions):
         return versions.get("other")
@@ -67,8 +77,13 @@ class OtherEngine:
         return "[other] weights" in log
 
     def start_figures(self, log):
-        weights, cache = re.search(r"loaded: ([\d.]+) GiB", log), re.search(r"cache: ([\d,]+) tokens", log)
-        return {"weights_gib": float(weights[1]), "kv_cache_tokens": int(cache[1].replace(",", ""))}
+        weights = re.search(r"loaded: ([\d.]+) GiB", log)
+        cache = re.search(r"cache: ([\d,]+) tokens for ([\d.]+) requests", log)
+        return {
+            "weights_gib": float(weights[1]),
+            "kv_cache_tokens": int(cache[1].replace(",", "")),
+            "max_concurrency": float(cache[2]),
+        }
 
     def failure_figures(self, log):
         return {}
@@ -76,8 +91,9 @@ class OtherEngine:
     def cache_figures(self, snapshot):
         return {}
 
-    def ineffective(self, arm, log):
-        return None
+    def ineffective(self, process, log):
+        unsaid = (name for name in process.environment if f"[other] {name}" not in log)
+        return next((f"other did not take {name}" for name in unsaid), None)
 
     def cause(self, log, exit_code=None):
         fatal = re.search(r"\[other\] FATAL (.*)", log)

@@ -1,9 +1,8 @@
-"""An engine that is in nothing like vLLM goes through a section's arms, faults and certificates: nothing outside
-`engines/` knows which engine it has.
+"""An engine that is in nothing like vLLM goes through a section's arms and certificates: nothing outside `engines/`
+knows which engine it has. Its faults are planted with vLLM's (measure/test_fault_matrix.py and beside it).
 """
 
 import re
-from dataclasses import replace
 
 import pytest
 from fake_study import TIMED, cells, failed, starts
@@ -14,17 +13,9 @@ from serving_study.engines import base, vllm
 from serving_study.measure import sweep
 
 
-@pytest.fixture
-def measure(study, monkeypatch):
-    """A sweep of these arms, each by its name and what the fake is told, with the other engine."""
-    monkeypatch.setitem(engines.ENGINES, "other", OtherEngine())
-
-    def run(*arms):
-        made = [study.arm(name, **about).variant(engine="other") for name, about in arms]
-        plan = study.plan(made)
-        return sweep.run(replace(plan, environment=replace(plan.environment, name="other", versions={"other": "1.2"})))
-
-    return run
+@pytest.fixture(scope="module")
+def engine():
+    return "other"
 
 
 def test_both_have_all_that_is_asked_of_an_engine():
@@ -32,42 +23,18 @@ def test_both_have_all_that_is_asked_of_an_engine():
     assert engines.named({"vllm": "0.25.1"}) == "vLLM 0.25.1" and engines.named({"other": "1.2"}) == ""
 
 
-def test_the_arms_of_section_3_and_two_ranks(measure):
-    results = measure(
-        ("baseline", {}), ("draft-k1", {"k": 1}), ("draft-k3", {"k": 3}), ("two", {"tensor_parallel_size": 2})
-    )
+def test_the_arms_of_section_3_and_two_ranks(study):
+    arms = {"baseline": {}, "draft-k1": {"k": 1}, "draft-k3": {"k": 3}, "two": {"tensor_parallel_size": 2}}
+    results = sweep.run(study.plan([study.arm(name, **about) for name, about in arms.items()]))
     found = {arm: cell for (arm, *_), cell in cells(results).items()}
     assert set(found) == {"baseline", "draft-k1", "draft-k3", "two"}
     assert {arm: set(failed(cell)) - TIMED for arm, cell in found.items()} == dict.fromkeys(found, set())
     assert found["baseline"]["counters"][base.GENERATED_TOKENS] == 8 * 12
-    assert found["baseline"]["counters"][base.EXTERNAL_HITS] is None  # it has no such counter
+    assert found["baseline"]["counters"][base.PREEMPTIONS] is None  # it has no such counter
     assert found["draft-k3"]["speculation"]["drafted_tokens"] == 3 * found["draft-k3"]["speculation"]["drafts"] > 0
     assert [process["name"] for process in found["two"]["ranks"]["processes"]] == ["other-shard-0", "other-shard-1"]
     assert starts(results)["baseline"]["figures"]["kv_cache_tokens"] == 12288
     assert results.plan.engine_in_words() == "Other 1.2"
-
-
-@pytest.mark.parametrize(
-    ("options", "check"),
-    [
-        ({"fault": "short"}, "output attainment"),
-        ({"fault": "miscounts"}, "input tokens"),
-        ({"fault": "warm"}, "cold caches"),
-        ({"fault": "garbage"}, "text"),
-        ({"fault": "http-500"}, "requests"),
-        ({"fault": "no-drafts", "k": 3}, "mechanism"),
-        ({"fault": "idle-rank", "tensor_parallel_size": 2}, "mechanism"),
-    ],
-    ids=lambda value: value.get("fault") if isinstance(value, dict) else value,
-)
-def test_its_faults_are_caught_by_the_same_checks(measure, options, check):
-    [cell] = cells(measure(("arm", options))).values()
-    assert check in failed(cell) and cell["certificate"]["verdict"] == "fail"
-
-
-def test_its_own_words_are_the_cause_of_its_death(measure):
-    results = measure(("arm", {"fault": "oom"}))
-    assert starts(results)["arm"]["reason"] == "other: device memory exhausted: wanted 2.00 GiB, 0.50 GiB left"
 
 
 def test_no_word_of_an_engine_stands_outside_engines():

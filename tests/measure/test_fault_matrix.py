@@ -1,4 +1,5 @@
-"""The fault matrix: every row of data/faults.csv is planted in a real sweep, and must come out as the row says.
+"""The fault matrix: every row of data/faults.csv is planted in a real sweep of either fake engine, and must come out as
+the row says; what an engine's own log says of its death is the row's words in that engine's (`Fake.words`).
 
 An arm is measured and stored; then an arm a fault, and a last arm whose server waits beside. A fault is planted as the
 second of its arm's three cells begins, or before that arm starts. Faults that end no more than their own arm share a
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import fake_engine
 import pytest
-from fake_study import cells, failed, foreign, starts, wait_for
+from fake_study import CRASHED, OUT_OF_MEMORY, both, cells, failed, foreign, starts, wait_for
 
 from serving_study import loads, paths
 from serving_study.analysis import comparisons
@@ -117,10 +118,10 @@ class Record:
         )
 
     def verify(self, scene, arm, results, error) -> None:
-        record = starts(results)[arm]
+        record, reason = starts(results)[arm], scene.study.fake.said(self.reason)
         assert error is None and record["outcome"] == ("ok" if self.recovered else "failed")
-        assert self.reason in (record["lost_cells"][0]["reason"] if self.recovered else record["reason"])
-        assert starts(results)["last"]["outcome"] == "ok" or self.reason in starts(results)["last"]["reason"]
+        assert reason in (record["lost_cells"][0]["reason"] if self.recovered else record["reason"])
+        assert starts(results)["last"]["outcome"] == "ok" or reason in starts(results)["last"]["reason"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def killed(scene, arm, server):
 def anothers_port(scene, arm, server):
     """The arm's server is given the port on which another job's server answers, and never listens itself."""
     launch, free_port = fleet.launch, preflight.free_port
-    with foreign() as port, scene.switched(arm, "silent"), scene.monkeypatch.context() as patch:
+    with foreign(scene.study.engine) as port, scene.switched(arm, "silent"), scene.monkeypatch.context() as patch:
 
         def launch_there(launched, *positional, **named):
             patch.setattr(preflight, "free_port", (lambda: port) if launched.name == arm else free_port)
@@ -360,9 +361,7 @@ def impatient(fault: str, allowed_s: float):
 
 
 NOT_WRITTEN = Raised("a result could not be written; those already stored are intact")
-OUT_OF_MEMORY = "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB"
 KILLED = Record("ended by SIGKILL; the log does not say why", recovered=True)
-CRASHED = Record("RuntimeError: Worker failed with error 'illegal memory access'")
 HUNG = Record("the server stopped answering within the time allowed")
 FAULTS = {
     "the harness is killed": Fault(Warden(), run=killed_harness),
@@ -375,7 +374,7 @@ FAULTS = {
     ),
     "the server is killed": Fault(KILLED, killed, shares=True),
     "an engine process outlives its server": Fault(KILLED, killed, before=switched("escapee"), shares=True),
-    "the server crashes under every load": Fault(CRASHED, switched("dies-after"), shares=True),
+    "the server crashes under every load": Fault(Record(CRASHED), switched("dies-after"), shares=True),
     "the server hangs": Fault(HUNG, switched("hangs"), hangs=True, shares=True),
     "the engine is dead, its server is not": under_load("dead-after", "alive afterwards", last_words_s=0.2),
     "out of memory at the start": at_the_start("oom", OUT_OF_MEMORY),
@@ -467,6 +466,7 @@ def differing(scene, arm: str, row: dict, fault: Fault, results, error) -> str |
         return str(difference)
 
 
+@both
 @pytest.mark.parametrize("names", SWEEPS, ids=lambda names: names[0] if len(names) == 1 else f"{len(names)} faults")
 def test_after_a_fault(study, measured, monkeypatch, names):
     faults = {f"fault-{number}": FAULTS[name] for number, name in enumerate(names)}

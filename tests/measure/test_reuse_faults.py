@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from fake_study import cells, failed, starts, tokenizer
+from fake_study import UNHEEDED, both, cells, failed, starts, tokenizer
 from matplotlib import pyplot
 
 from serving_study import files
@@ -43,6 +43,7 @@ def by_load(results):
     return {(cell["arm"], cell["load"]): cell for cell in map(files.read, results.store.cell_files())}
 
 
+@both
 def test_a_cache_gives_whole_blocks_to_later_requests_and_its_control_nothing(study):
     results = measure(
         study, [arm(study, "prefix-cache"), arm(study, "no-prefix-cache", "none", caching=0)], [SEQUENCE, HALF]
@@ -89,6 +90,7 @@ FAULTS = [
 ]
 
 
+@both
 @pytest.mark.parametrize(
     ("options", "technique", "load", "checks"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS]
 )
@@ -125,6 +127,7 @@ USELESS = [
 ]
 
 
+@both
 @pytest.mark.parametrize(
     ("options", "technique", "said"), [row[1:] for row in USELESS], ids=[row[0] for row in USELESS]
 )
@@ -142,6 +145,7 @@ def test_an_arm_whose_cache_does_nothing_fails_before_its_sweep(study, monkeypat
     assert sum(event["event"] == "server" for event in study.events()) == 2  # it is not started once more
 
 
+@both
 def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study):
     results = measure(
         study,
@@ -171,16 +175,18 @@ def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study
     assert sources["device-only", "device"] == 12 and sources["tier", "external"] == 48
 
 
+@both
 def test_a_server_that_lacks_the_tier_s_settings_does_not_start_measuring(study):
     wanted = arm(study, "lmcache", "offload", tier=1, kv_blocks=BLOCKS).variant(
-        environment={"VLLM_CPU_KVCACHE_SPACE": 0, "LMCACHE_CHUNK_SIZE": 256},
+        environment=study.fake.environment | study.fake.unheeded,
     )
     results = measure(study, [wanted], SETS[:1])
     assert cells(results) == {}
     [start] = map(files.read, results.store.folder.glob("*/arms/*/start.json"))
-    assert start["outcome"] == "failed" and start["reason"] == "LMCache did not print its configuration"
+    assert start["outcome"] == "failed" and start["reason"] == study.fake.said(UNHEEDED)
 
 
+@both
 def test_what_an_arm_writes_to_disk_begins_empty_and_is_gone_afterwards(study, cache):
     left = cache / "scratch" / "files" / "kv" / "old"
     left.parent.mkdir(parents=True)
