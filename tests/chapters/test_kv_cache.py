@@ -590,14 +590,14 @@ def test_one_slow_first_request_makes_no_gain(monkeypatch):
         prefix_cache=[4600.0, 260, 250, 270, 260],
         prefix_cache_again=[3200.0, 220, 215, 225, 220],
     )
-    monkeypatch.setattr(prefixes, "requests", lambda frame: table)
+    monkeypatch.setattr(prefixes, "requests", lambda frame, kind: table)
     gains = prefixes.sequence(None).set_index("arm")
     row, twin = gains.loc["prefix-cache"], gains.loc["prefix-cache-again"]
     assert row["gain"] == pytest.approx(3300 / 260) and row["computed"] == 6 and row["later"] == 4
     # what equal arms are apart is the interval of each: 12.7 and 15.0 reach each other, and neither goes beyond
     assert (row["high"], twin["low"]) == pytest.approx((twin["gain"], row["gain"]))
     assert gains.loc["no-prefix-cache", "gain"] == pytest.approx(2900 / 3300)
-    monkeypatch.setattr(prefixes, "requests", lambda frame: table[~table["arm"].str.endswith("-again")])
+    monkeypatch.setattr(prefixes, "requests", lambda frame, kind: table[~table["arm"].str.endswith("-again")])
     assert prefixes.sequence(None)["low"].isna().all()
 
 
@@ -712,7 +712,9 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
         for length, ms in restored.items()
     ]
     rows += [{"arm": "cpu-offload", "prefix_tokens": 4096, "ttft_ms": 999.0, "source": "recompute"}]  # its first round
-    monkeypatch.setattr(prefixes, "requests", lambda frame: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0))
+    monkeypatch.setattr(
+        prefixes, "requests", lambda frame, kind: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0)
+    )
     table = prefixes.by_length(None)
     assert table["computed_ms"].tolist() == [10.0, 40.0, 160.0] and table["gain"].tolist() == [
         COMPUTED[length] / ms for length, ms in restored.items()
@@ -761,7 +763,7 @@ def test_a_tier_that_saves_nothing_pays_at_no_share_of_hits(monkeypatch):
     made = pandas.DataFrame(rows, columns=["arm", "source", "ttft_ms"]).assign(
         kind="WorkingSet", times=2.0, prefix_tokens=256
     )
-    monkeypatch.setattr(prefixes, "requests", lambda frame: made)
+    monkeypatch.setattr(prefixes, "requests", lambda frame, kind: made)
     assert prefixes.miss_costs(None)["pays_above"].isna().all()
     assert prefixes.tier_words(pandas.DataFrame(columns=["file"])) == []
 
@@ -803,7 +805,9 @@ def test_one_length_of_prefix_tells_nothing_of_where_a_tier_begins_to_pay(monkey
         {"arm": arm, "prefix_tokens": 512, "ttft_ms": 9.0, "source": source}
         for arm, source in (("device-only", "recompute"), ("cpu-offload", "external"))
     ]
-    monkeypatch.setattr(prefixes, "requests", lambda frame: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0))
+    monkeypatch.setattr(
+        prefixes, "requests", lambda frame, kind: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0)
+    )
     assert len(prefixes.by_length(None)) == 1 and prefixes.break_even(None).empty
 
 

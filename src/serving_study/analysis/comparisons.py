@@ -114,6 +114,11 @@ def interval(values: pandas.Series, noise: float = math.nan) -> tuple[float, flo
     return _widened(float(logs.mean()), half, noise)
 
 
+def bounded(value: float, low: float, high: float) -> tuple[float, float, float]:
+    """A figure with its interval; where nothing bounds the noise, the figure alone."""
+    return (value, value, value) if math.isnan(low) else (float(value), float(low), float(high))
+
+
 def ratio(above: pandas.Series, below: pandas.Series, noise: float = math.nan) -> tuple[float, float, float]:
     """Ratio of the geometric means with its confidence interval, both indexed by repeat; the interval is at least the
     floor `noise` (a natural logarithm) on either side, and NaN where nothing bounds it.
@@ -177,6 +182,14 @@ def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "c
                 rows.append((arm, place, centre, low, high, noise, claim, equal.get(arm)))
     columns = ["arm", by, "ratio", "low", "high", "floor", "differs", "repeat_of"]
     return pandas.DataFrame(rows, columns=columns)
+
+
+def of_arm(
+    frame: pandas.DataFrame, metric: str, arm: str, baseline: str, *, by: str = "concurrency"
+) -> pandas.DataFrame:
+    """The rows of `compare` of one arm alone, indexed by column `by`."""
+    table = compare(frame, metric, baseline, by=by)
+    return table[table["arm"] == arm].set_index(by)
 
 
 def differs(ratio: float, low: float, high: float, noise: float) -> bool | None:

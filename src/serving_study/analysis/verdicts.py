@@ -234,19 +234,13 @@ def _side(study: Study, metric: str, baseline: str) -> dict:
     for (arm, concurrency), cells in usable.groupby(["arm", "concurrency"], sort=False):
         ratio = None
         if (arm, concurrency) in ratios.index:
-            row = ratios.loc[(arm, concurrency)]
-            ratio = _bounded(row["ratio"], row["low"], row["high"])
+            ratio = comparisons.bounded(*ratios.loc[(arm, concurrency), ["ratio", "low", "high"]])
         figures[arm, int(concurrency)] = {
             "facts": cells["facts"].iloc[0],
-            "absolute": _bounded(*comparisons.interval(cells[metric], floors.get(concurrency, math.nan))),
+            "absolute": comparisons.bounded(*comparisons.interval(cells[metric], floors.get(concurrency, math.nan))),
             "ratio": ratio,
         }
     return figures
-
-
-def _bounded(value: float, low: float, high: float) -> tuple[float, float, float]:
-    """A figure with its interval; where nothing bounds the noise, the figure alone."""
-    return (value, value, value) if math.isnan(low) else (float(value), float(low), float(high))
 
 
 def within(value: float, other: float, tolerance: float = TOLERANCE) -> bool:

@@ -243,8 +243,7 @@ def _row(
     concurrency = int(cells["concurrency"].iloc[0])
 
     def figure(metric: str) -> Figure:
-        known = floors[metric]
-        return _figure(cells[metric].dropna(), known.get(concurrency, max(known.values(), default=math.nan)))
+        return _figure(cells[metric].dropna(), floors[metric].get(concurrency, math.nan))
 
     requests = int(cells["completed"].min()) if cells["completed"].notna().any() else 0
     why = {target.name: text for target in wanted if (text := target.too_few(requests))}
@@ -273,9 +272,7 @@ def _figure(values: pandas.Series, noise: float) -> Figure | None:
     """Geometric mean and interval; where nothing bounds the noise, the interval is the value."""
     if values.empty:
         return None
-    value, low, high = comparisons.interval(values, noise)
-    bounded = not math.isnan(low)
-    return Figure(value, low if bounded else value, high if bounded else value, len(values))
+    return Figure(*comparisons.bounded(*comparisons.interval(values, noise)), len(values))
 
 
 def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) -> tuple[str, float | None, str | None]:

@@ -35,7 +35,7 @@ def ordered(
         lowest = figures["concurrency"].isna() | (figures["concurrency"] == figures["concurrency"].min())
         figures = figures[lowest]
     keys = ["arm", "against", "host", "section"]
-    means = figures.assign(log=figures["ratio"].map(math.log)).groupby(keys, sort=False, dropna=False)["log"].mean()
+    means = figures.groupby(keys, sort=False, dropna=False)["ratio"].agg(lambda ratios: comparisons.interval(ratios)[0])
     lowest_first = (metric in (TPOT, TTFT)) == best
     groups = dict(list(rows.groupby(keys, sort=False, dropna=False)))
     named = {tuple(map(str, key)): cells for key, cells in groups.items()}

@@ -25,7 +25,7 @@ from ...hardware import ceilings, prices
 from ...models import shapes
 from ...results import reference, store
 from ...theory import budgets
-from .prefixes import facts
+from .prefixes import CONTROL, shared_loads
 
 SERVED = {"8B": "meta-llama-3-8b", "70B": "meta-llama-3-70b"}  # what `instances` says of each: requests in flight of
 LENGTH = 8192  # tokens
@@ -60,8 +60,8 @@ def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.Data
         "usd_million_prompt",
         "against",
     ]
-    cells, rows = facts(comparisons.usable(frame)), []
-    cells = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)] if price else cells[:0]  # noqa: E712 - None is neither
+    cells, rows = shared_loads(frame), []
+    cells = cells if price else cells[:0]
     for (prefix, share), same in cells.groupby(["prefix_tokens", "share"]):
         means = (
             comparisons.without_repeats(same)
@@ -69,7 +69,7 @@ def of_cells(frame: pandas.DataFrame, price: prices.Price | None) -> pandas.Data
             .mean()
         )
         for arm, rate in means.iterrows():
-            control = means["request_throughput"].get("no-prefix-cache", math.nan)
+            control = means["request_throughput"].get(CONTROL, math.nan)
             cost = {
                 "rented_thousand": price.rented.per_thousand(rate["request_throughput"]),
                 "usd_thousand": price.per_thousand(rate["request_throughput"]),

@@ -22,7 +22,9 @@ from .prefixes import (
     DEVICE,
     OF_REFERENCE,
     REFERENCE_PREFIX,
+    SHARED,
     SOURCES,
+    WORKING_SET,
     break_even,
     break_even_words,
     by_length,
@@ -112,8 +114,7 @@ def _verdict(row, theirs: pandas.DataFrame, plan) -> str:
 
 def requests_table(frame: pandas.DataFrame) -> Styler:
     """Each request of the sequence with its own hit counters; means over repeats."""
-    table = requests(frame)
-    table = table[table["kind"] == "SharedPrefix"].astype({"device": float})
+    table = requests(frame, SHARED).astype({"device": float})
     return tables.style(
         table.groupby(["arm", "request"], sort=False)[["ttft_ms", "server_ttft_ms", "device"]].mean().reset_index(),
         f"Request by request ({tables.labels(frame)})",
@@ -297,8 +298,8 @@ def break_even_figure(frame: pandas.DataFrame) -> Figure:
 
 def _requests_behind(frame: pandas.DataFrame, table: pandas.DataFrame, computed: str) -> pandas.DataFrame:
     """The requests that `by_length` takes its medians of, by the names that the figure gives them."""
-    rows = requests(frame)
-    rows = rows[(rows["kind"] == "WorkingSet") & rows["prefix_tokens"].isin(table["prefix_tokens"])]
+    rows = requests(frame, WORKING_SET)
+    rows = rows[rows["prefix_tokens"].isin(table["prefix_tokens"])]
     names = [
         computed
         if request.arm == DEVICE and request.source == "recompute"
@@ -316,8 +317,7 @@ def sequence_figure(frame: pandas.DataFrame) -> Figure:
     """
     import seaborn
 
-    table = requests(frame)
-    table = table[table["kind"] == "SharedPrefix"]
+    table = requests(frame, SHARED)
     means = table.groupby(["arm", "request"], sort=False)["ttft_ms"].mean().reset_index()
     first = means[means["request"] == 1].set_index("arm")["ttft_ms"]
     means, table = (rows.assign(ratio=rows["ttft_ms"] / rows["arm"].map(first)) for rows in (means, table))

@@ -21,7 +21,7 @@ from ...errors import StudyError
 from ...hardware import ceilings
 from ...measure.mechanisms import tiers as below
 from ...models import shapes
-from ...results import reference, store
+from ...results import certificates, reference, store
 from ...theory import reuse
 
 CACHED, CONTROL, QUANTISED, DEVICE = "prefix-cache", "no-prefix-cache", "fp8-cache", "device-only"
@@ -37,6 +37,15 @@ TIERS = (
     "fp8-cpu-offload",
 )
 SOURCES = ("device", "external", "recompute")
+SHARED, WORKING_SET = "SharedPrefix", "WorkingSet"  # what a load's `kind` is
+OF_LOAD = (
+    "kind prefix_tokens own_tokens share sequence times prefixes capacity_tokens working_set_tokens block_tokens"
+).split()
+REQUESTS = [
+    *"arm kind prefix_tokens times repeat request round ttft_ms server_ttft_ms".split(),
+    *SOURCES,
+    *("source", "repeat_of"),
+]
 OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
 REFERENCE_PREFIX = 3001
 GAINS = (
@@ -55,94 +64,45 @@ def facts(frame: pandas.DataFrame) -> pandas.DataFrame:
     for file in frame["file"]:
         cell = store.read_cell(file)
         load, counters = cell.get("reuse") or {}, cell["counters"]
-        row = {
-            name: load.get(name)
-            for name in (
-                "kind",
-                "prefix_tokens",
-                "own_tokens",
-                "share",
-                "sequence",
-                "times",
-                "prefixes",
-                "capacity_tokens",
-                "working_set_tokens",
-                "block_tokens",
-            )
-        }
-        device, external, read = (
-            counters.get(base.PREFIX_HITS),
-            counters.get(base.EXTERNAL_HITS) or 0,
-            counters.get(base.PROMPT_TOKENS),
-        )
-        rows.append(
-            row
-            | {
-                "device_tokens": device,
-                "external_tokens": external,
-                "hit_rate": math.nan if device is None or not read else (device + external) / read,
-            }
-        )
-    load_columns = pandas.DataFrame(
-        rows,
-        index=frame.index,
-        columns=list(rows[0]) if rows else ["kind", "sequence", "prefix_tokens", "share", "times"],
-    )
-    return pandas.concat([frame, load_columns], axis=1)
+        device, external = counters.get(base.PREFIX_HITS), counters.get(base.EXTERNAL_HITS) or 0
+        read = counters.get(base.PROMPT_TOKENS)
+        hit_rate = math.nan if device is None or not read else (device + external) / read
+        rows.append([*map(load.get, OF_LOAD), device, external, hit_rate])
+    columns = [*OF_LOAD, "device_tokens", "external_tokens", "hit_rate"]
+    return pandas.concat([frame, pandas.DataFrame(rows, index=frame.index, columns=columns)], axis=1)
 
 
-def requests(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """One row a request of the loads that come one by one: `arm`, `kind`, `times`, `repeat`, `request` and `round`
-    (from 1), `ttft_ms`, `server_ttft_ms`, tokens from `device`, `external` and `recompute`, and `source`, the largest
-    of the three. Failed cells are left out.
+def shared_loads(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The cells, but for failed ones, of the loads under concurrency in which a share of the requests has a prefix."""
+    cells = facts(comparisons.usable(frame))
+    return cells[(cells["kind"] == SHARED) & (cells["sequence"] == False)]  # noqa: E712 - None is neither
+
+
+def requests(frame: pandas.DataFrame, kind: str | None = None) -> pandas.DataFrame:
+    """One row a request of the loads that come one by one, all or those of a `kind`: `arm`, `kind`, `times`, `repeat`,
+    `request` and `round` (from 1), `ttft_ms`, `server_ttft_ms`, tokens from `device`, `external` and `recompute`, and
+    `source`, the largest of the three. Failed cells are left out.
     """
     rows, cells = [], facts(comparisons.usable(frame))
-    for cell in cells[(cells["sequence"] == True) | (cells["kind"] == "WorkingSet")].itertuples():  # noqa: E712 - None is neither
+    one_by_one = (cells["sequence"] == True) | (cells["kind"] == WORKING_SET)  # noqa: E712 - None is neither
+    for cell in cells[one_by_one & (cells["kind"] == kind if kind else True)].itertuples():
         for index, request in enumerate(store.requests_of(cell.file)):
             counters = request.get("counters") or {}
             device, external = counters.get(base.PREFIX_HITS), counters.get(base.EXTERNAL_HITS) or 0
-            spent = counters.get(base.TTFT_SUM)
-            row = {
-                "arm": cell.arm,
-                "kind": cell.kind,
-                "prefix_tokens": cell.prefix_tokens,
-                "times": cell.times,
-                "repeat": cell.repeat,
-                "request": index + 1,
-                "repeat_of": cell.repeat_of,
-            }
+            spent, turn = counters.get(base.TTFT_SUM), min(index, 1)
+            tokens = (device, external, None if device is None else request["input_tokens"] - device - external)
+            row = {name: getattr(cell, name) for name in ("arm", "kind", "prefix_tokens", "times", "repeat")}
             row |= {
-                "round": 1 + index // int(cell.prefixes) if cell.kind == "WorkingSet" else min(index, 1) + 1,
+                "request": index + 1,
+                "round": 1 + (index // int(cell.prefixes) if cell.kind == WORKING_SET else turn),
                 "ttft_ms": 1000 * request["ttft_s"],
                 "server_ttft_ms": math.nan if spent is None else 1000 * spent,
+                **dict(zip(SOURCES, tokens, strict=True)),
+                "source": None if device is None else SOURCES[tokens.index(max(tokens))],
+                "repeat_of": cell.repeat_of,
             }
-            tokens = {
-                "device": device,
-                "external": external,
-                "recompute": None if device is None else request["input_tokens"] - device - external,
-            }
-            rows.append(
-                row
-                | tokens
-                | {"source": None if device is None else max(SOURCES, key=lambda name, tokens=tokens: tokens[name])}
-            )
-    return pandas.DataFrame(
-        rows,
-        columns=[
-            "arm",
-            "kind",
-            "prefix_tokens",
-            "times",
-            "repeat",
-            "request",
-            "round",
-            "ttft_ms",
-            "server_ttft_ms",
-            *SOURCES,
-            "source",
-            "repeat_of",
-        ],
-    )
+            rows.append(row)
+    return pandas.DataFrame(rows, columns=REQUESTS)
 
 
 def elsewhere(plan) -> dict[str, pandas.DataFrame]:
@@ -176,32 +136,21 @@ def sequence(frame: pandas.DataFrame) -> pandas.DataFrame:
     the gains of equal arms are apart; missing where there is neither. `computed` and `later` count requests,
     `cold_hits` and `warm_hits` are the tokens that the first and a later one found. The control's own row holds its
     first request against its later ones."""
-    table = requests(frame)
-    table = table[table["kind"] == "SharedPrefix"]
-    control, sides, rows = table[table["arm"] == CONTROL], {}, []
+    table = requests(frame, SHARED)
+    control, rows, draws = table[table["arm"] == CONTROL], [], []
     for arm, of_arm in table.groupby("arm", sort=False):
         first, later = of_arm[of_arm["request"] == 1], of_arm[of_arm["request"] > 1]
         computed = first if arm == CONTROL else pandas.concat([first, control])
-        medians = [side.groupby("repeat")["ttft_ms"].median() for side in (computed, later)]
-        sides[arm] = (first, later, len(computed), *medians)
-    raw = {arm: comparisons.ratio(cold, warm)[0] for arm, (*_, cold, warm) in sides.items()}
-    pairs = comparisons.repeats(table).items()
-    apart = [abs(math.log(raw[arm] / raw[equal])) for arm, equal in pairs if arm in raw and equal in raw]
-    for arm, (first, later, computed, cold, warm) in sides.items():
-        gain, low, high = comparisons.ratio(cold, warm, max(apart, default=math.nan))
-        figures = (
-            arm,
-            int(first["prefix_tokens"].iloc[0]),
-            computed,
-            len(later),
-            cold.mean(),
-            warm.mean(),
-            gain,
-            low,
-            high,
-        )
-        hits = (side["device"].astype(float).mean() for side in (first, later))
-        rows.append((*figures, *hits))
+        cold, warm = (side.groupby("repeat")["ttft_ms"].median() for side in (computed, later))
+        known = {"arm": arm} | {name: first[name].iloc[0] for name in ("prefix_tokens", "repeat_of")}
+        draws.append((cold / warm).rename("gain").reset_index().assign(certificate=certificates.PASS, **known))
+        counts = {"computed": len(computed), "later": len(later), "cold_ms": cold.mean(), "warm_ms": warm.mean()}
+        hits = [side["device"].astype(float).mean() for side in (first, later)]
+        rows.append(known | counts | {"cold_hits": hits[0], "warm_hits": hits[1]})
+    floors = comparisons.floor(pandas.concat(draws), "gain", by="prefix_tokens") if draws else {}
+    for row, drawn in zip(rows, draws, strict=True):
+        ends = comparisons.interval(drawn["gain"], floors.get(row["prefix_tokens"], math.nan))
+        row |= dict(zip(("gain", "low", "high"), ends, strict=True))
     return pandas.DataFrame(rows, columns=SEQUENCE)
 
 
@@ -236,8 +185,7 @@ def gains(
     """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the
     arm), `gain` with `low`, `high`, `floor` and `differs` as `comparisons.compare` has them, and `ttft_gain`.
     """
-    cells = facts(comparisons.usable(frame))
-    cells = cells[(cells["kind"] == "SharedPrefix") & (cells["sequence"] == False)]  # noqa: E712 - None is neither
+    cells = shared_loads(frame)
     if not {arm, control} <= set(cells["arm"]):
         return pandas.DataFrame(columns=GAINS)
     loads = cells.groupby(["arm", "load"]).agg(
@@ -246,15 +194,15 @@ def gains(
         concurrency=("concurrency", "first"),
         hit_rate=("hit_rate", "mean"),
         request_throughput=("request_throughput", "mean"),
-        ttft=("median_ttft_ms", "mean"),
     )
-    table = comparisons.compare(cells, metric, control, by="load").query("arm == @arm").set_index("load")
+    table = comparisons.of_arm(cells, metric, arm, control, by="load")
+    ttft = comparisons.of_arm(cells, "median_ttft_ms", control, arm, by="load")
     own, against = loads.loc[arm].loc[table.index], loads.loc[control].loc[table.index]
     table = own.assign(
         gain=table["ratio"],
         **{name: table[name] for name in ("low", "high", "floor", "differs")},
         control_request_throughput=against["request_throughput"],
-        ttft_gain=against["ttft"] / own["ttft"],
+        ttft_gain=ttft["ratio"],
     )
     table["prefix_tokens"] = table["prefix_tokens"].astype(int)
     return table.sort_values(["prefix_tokens", "share"]).reset_index(drop=True)[GAINS]
@@ -272,8 +220,7 @@ def tiers(frame: pandas.DataFrame) -> pandas.DataFrame:
     """One row an arm, working set and round, of one length of prefix: `prefixes`, `capacity_tokens`,
     `working_set_tokens`, the share of prompt tokens from each source, and `median_ttft_ms`.
     """
-    table, rows = requests(frame), []
-    table = _of_one_length(table[table["kind"] == "WorkingSet"])
+    table, rows = _of_one_length(requests(frame, WORKING_SET)), []
     sizes = facts(frame)
     sizes = sizes[sizes["prefix_tokens"].isin(table["prefix_tokens"])]
     for (arm, times, turn), round_requests in table.groupby(["arm", "times", "round"], sort=False):
@@ -297,20 +244,10 @@ def by_source(frame: pandas.DataFrame) -> pandas.DataFrame:
     """One row an arm and source of the working sets' requests, of one length of prefix: `requests`, median `ttft_ms`,
     and `against_recompute`: how many times quicker than computing it in the arm without a tier below the device.
     """
-    table = requests(frame)
-    table = _of_one_length(table[(table["kind"] == "WorkingSet") & table["source"].notna()])
+    table = _of_one_length(requests(frame, WORKING_SET).dropna(subset=["source"]))
     computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")]["ttft_ms"].median()
-    rows = [
-        {
-            "arm": arm,
-            "source": source,
-            "requests": len(source_requests),
-            "ttft_ms": source_requests["ttft_ms"].median(),
-            "against_recompute": computed / source_requests["ttft_ms"].median(),
-        }
-        for (arm, source), source_requests in table.groupby(["arm", "source"], sort=False)
-    ]
-    return pandas.DataFrame(rows, columns=["arm", "source", "requests", "ttft_ms", "against_recompute"])
+    times = table.groupby(["arm", "source"], sort=False)["ttft_ms"].agg(requests="count", ttft_ms="median")
+    return times.assign(against_recompute=computed / times["ttft_ms"]).reset_index()
 
 
 def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -318,33 +255,15 @@ def by_length(frame: pandas.DataFrame) -> pandas.DataFrame:
     most tokens to, median `computed_ms` of those that `device-only` computed, and `gain`, their ratio. Empty without
     that control.
     """
-    table = requests(frame)
-    table = table[(table["kind"] == "WorkingSet") & table["source"].notna()]
-    computed = (
-        table[(table["arm"] == DEVICE) & (table["source"] == "recompute")].groupby("prefix_tokens")["ttft_ms"].median()
-    )
-    rows = []
-    for (arm, length), tier_requests in table[table["source"] == "external"].groupby(
-        ["arm", "prefix_tokens"], sort=False
-    ):
-        if length in computed:
-            restored = tier_requests["ttft_ms"].median()
-            rows.append(
-                {
-                    "arm": arm,
-                    "prefix_tokens": int(length),
-                    "restored_ms": restored,
-                    "computed_ms": computed[length],
-                    "gain": computed[length] / restored,
-                }
-            )
-    table = pandas.DataFrame(rows, columns=["arm", "prefix_tokens", "restored_ms", "computed_ms", "gain"])
-    order = {arm: place for place, arm in enumerate(dict.fromkeys(table["arm"]))}
-    return table.sort_values(
-        ["arm", "prefix_tokens"],
-        key=lambda column: column.map(order) if column.name == "arm" else column,
-        ignore_index=True,
-    )
+    table = requests(frame, WORKING_SET)
+    computed = table[(table["arm"] == DEVICE) & (table["source"] == "recompute")]
+    computed = computed.groupby("prefix_tokens")["ttft_ms"].median().rename("computed_ms")
+    restored = table[table["source"] == "external"].astype({"prefix_tokens": int})
+    restored = restored.groupby(["arm", "prefix_tokens"], sort=False)["ttft_ms"].median().rename("restored_ms")
+    medians = restored.reset_index().merge(computed, on="prefix_tokens")
+    medians["arm"] = pandas.Categorical(medians["arm"], dict.fromkeys(medians["arm"]))
+    medians = medians.sort_values(["arm", "prefix_tokens"], ignore_index=True).astype({"arm": object})
+    return medians.assign(gain=medians["computed_ms"] / medians["restored_ms"])
 
 
 def miss_costs(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -355,30 +274,15 @@ def miss_costs(frame: pandas.DataFrame) -> pandas.DataFrame:
     gave most tokens to, `missed_ms` of the `misses` that the arm had to compute: it looked below in vain, and kept what
     it computed. `saved_ms` is a hit's, `lost_ms` a miss's; `pays_above` is the share of requests that must hit: 0 where
     a miss loses nothing, missing where a hit saves nothing."""
-    table = requests(frame)
-    table = table[(table["kind"] == "WorkingSet") & (table["source"] == "recompute")]
-    missed = {key: rows["ttft_ms"] for key, rows in table.groupby(["arm", "prefix_tokens"], sort=False)}
-    hits = requests(frame).query("kind == 'WorkingSet' and source == 'external'")
-    counts = hits.groupby(["arm", "prefix_tokens"]).size()
+    times = requests(frame, WORKING_SET).groupby(["source", "arm", "prefix_tokens"])["ttft_ms"].agg(["median", "count"])
     rows = []
     for row in by_length(frame).itertuples():
-        misses = missed.get((row.arm, row.prefix_tokens), pandas.Series(dtype=float))
-        saved, lost = row.computed_ms - row.restored_ms, misses.median() - row.computed_ms
+        key = row.arm, row.prefix_tokens
+        missed, misses = times.loc["recompute", *key] if ("recompute", *key) in times.index else (math.nan, 0)
+        saved, lost = row.computed_ms - row.restored_ms, missed - row.computed_ms
         share = math.nan if saved <= 0 or math.isnan(lost) else max(0.0, lost) / (max(0.0, lost) + saved)
-        rows.append(
-            {
-                "arm": row.arm,
-                "prefix_tokens": row.prefix_tokens,
-                "computed_ms": row.computed_ms,
-                "restored_ms": row.restored_ms,
-                "missed_ms": misses.median(),
-                "hits": int(counts[row.arm, row.prefix_tokens]),
-                "misses": len(misses),
-                "saved_ms": saved,
-                "lost_ms": lost,
-                "pays_above": share,
-            }
-        )
+        counts = int(times.loc[("external", *key), "count"]), int(misses)
+        rows.append((*key, row.computed_ms, row.restored_ms, missed, *counts, saved, lost, share))
     columns = "arm prefix_tokens computed_ms restored_ms missed_ms hits misses saved_ms lost_ms pays_above".split()
     return pandas.DataFrame(rows, columns=columns)
 
@@ -434,10 +338,8 @@ def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
     for arm, arm_medians in by_length(frame).groupby("arm", sort=False):
         if len(arm_medians) < 2:
             continue
-        lengths, saved = (
-            arm_medians["prefix_tokens"].to_numpy(float),
-            (arm_medians["computed_ms"] - arm_medians["restored_ms"]).to_numpy(float),
-        )
+        lengths = arm_medians["prefix_tokens"].to_numpy(float)
+        saved = (arm_medians["computed_ms"] - arm_medians["restored_ms"]).to_numpy(float)
         losing = np.flatnonzero(saved <= 0)  # a tier pays from where it never loses again
         crossing = at_most = above = math.nan
         if not len(losing):
@@ -494,7 +396,7 @@ def moved(frame: pandas.DataFrame, plan=None) -> pandas.DataFrame:
     """
     arms, rows = {arm.name: arm for arm in plan.arms} if plan else {}, []
     cells = facts(comparisons.usable(frame))
-    for cell in _of_one_length(cells[cells["kind"] == "WorkingSet"]).itertuples():
+    for cell in _of_one_length(cells[cells["kind"] == WORKING_SET]).itertuples():
         stored = store.read_cell(cell.file)
         told = stored.get("moved")
         if stored["technique"] != "offload" or told is None and cell.arm not in arms:
@@ -558,25 +460,13 @@ def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataF
         return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio"])
     for what in ("kv_cache_tokens", "max_concurrency"):
         rows.append({"what": what, "own": sizes[what].get(CACHED), "fp8": sizes[what].get(QUANTISED)})
-    cells = facts(comparisons.usable(frame))
+    cells = shared_loads(frame)
     for metric in ("request_throughput", "median_ttft_ms", "median_tpot_ms"):
-        of_shares = (cells["kind"] == "SharedPrefix") & ~cells["sequence"].astype(bool)
-        means = cells[of_shares].groupby(["arm", "load"])[metric].mean()
-        pairs = [
-            (means[CACHED, load], means[QUANTISED, load])
-            for arm, load in means.index
-            if arm == QUANTISED and (CACHED, load) in means.index
-        ]
-        if pairs:
-            rows.append(
-                {
-                    "what": f"{metric}, geometric mean over loads",
-                    **{
-                        name: float(np.exp(np.mean(np.log([pair[side] for pair in pairs]))))
-                        for side, name in enumerate(("own", "fp8"))
-                    },
-                }
-            )
+        means = cells.groupby(["arm", "load"])[metric].mean()
+        pairs = means.unstack("arm").reindex(columns=[CACHED, QUANTISED]).dropna()
+        if len(pairs):
+            own, fp8 = (comparisons.interval(pairs[arm])[0] for arm in pairs)
+            rows.append({"what": f"{metric}, geometric mean over loads", "own": own, "fp8": fp8})
     return pandas.DataFrame(rows).assign(ratio=lambda table: table["fp8"] / table["own"])
 
 

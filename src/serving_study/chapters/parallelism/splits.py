@@ -199,8 +199,7 @@ def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
     """
     metrics = {"total_token_throughput": "throughput", "median_tpot_ms": "TPOT", "p99_ttft_ms": "TTFT p99"}
     metrics = {name: label for name, label in metrics.items() if name in frame}
-    means = {name: comparisons.summary(frame, name).set_index(["arm", "concurrency"])["mean"] for name in metrics}
-    arms, rows = by_arm(comparisons.without_repeats(frame)), []
+    arms, parts = by_arm(comparisons.without_repeats(frame)), []
     for pipeline, split in arms.items():
         if split.pp == 1 or split.tp > 1:
             continue
@@ -213,14 +212,13 @@ def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
                 None,
             ):
                 continue
-            for concurrency in sorted(frame["concurrency"].unique()):
-                ratios = {
-                    label: means[name].get((pipeline, concurrency), math.nan)
-                    / means[name].get((tensor, concurrency), math.nan)
-                    for name, label in metrics.items()
-                }
-                rows.append({"model": split.group, "GPUs": split.gpus, "concurrency": int(concurrency)} | ratios)
-    return pandas.DataFrame(rows, columns=["model", "GPUs", "concurrency", *metrics.values()])
+            ratios = pandas.DataFrame(
+                {label: comparisons.of_arm(frame, name, pipeline, tensor)["ratio"] for name, label in metrics.items()},
+                index=sorted(frame["concurrency"].unique()),
+            )
+            parts.append(ratios.rename_axis("concurrency").reset_index().assign(model=split.group, GPUs=split.gpus))
+    columns = ["model", "GPUs", "concurrency", *metrics.values()]
+    return pandas.concat(parts, ignore_index=True)[columns] if parts else pandas.DataFrame(columns=columns)
 
 
 def efficiency(frame: pandas.DataFrame, metric: str = THROUGHPUT) -> pandas.DataFrame:
@@ -444,14 +442,10 @@ def finding(cells: pandas.DataFrame) -> str:
         means = comparisons.summary(largest, THROUGHPUT)
         if len(set(means["arm"])) < 2:
             continue
-        floors, values = comparisons.floor(model_cells, THROUGHPUT), comparisons.by_cell(largest, THROUGHPUT)
         best = []
         for concurrency in (means["concurrency"].min(), means["concurrency"].max()):
             first, second, *_ = means[means["concurrency"] == concurrency].nlargest(2, "mean").itertuples()
-            noise = floors.get(concurrency, math.nan)
-            clear = comparisons.differs(
-                *comparisons.ratio(values[first.arm, concurrency], values[second.arm, concurrency], noise), noise
-            )
+            clear = comparisons.of_arm(model_cells, THROUGHPUT, first.arm, second.arm)["differs"][concurrency]
             best.append(f"{f'`{first.arm}`' if clear else 'none certainly'} at concurrency {int(concurrency)}")
         said.append(f"{name} with {most} {places(cells)}: most output tokens with {best[0]}, {best[1]}")
     return (
