@@ -1,12 +1,14 @@
 """A notebook's header, its parameters, and the values that no plan is made from."""
 
+import sys
+
 import nbformat
 import pytest
 from papermill import iorw as papermill_iorw
 from papermill.parameterize import parameterize_notebook
 
-from serving_study import environments, paths
-from serving_study.chapters import sections
+from serving_study import chapters, environments, paths
+from serving_study.chapters import book, sections
 from serving_study.chapters import speculation_plan as speculation
 from serving_study.chapters.speculation_plan import Speculation
 from serving_study.errors import ParameterError
@@ -48,6 +50,29 @@ def test_an_unknown_section_lists_those_there_are():
         and "3 (Speculative decoding)" in caught.value.allowed
         and caught.value.next == "make help"
     )
+
+
+def test_a_chapters_folder_is_all_that_it_takes_to_be_a_section(tmp_path, monkeypatch):
+    """Beside it a new chapter has its notebook and its line in the table of contents."""
+    folder = tmp_path / "a_new_chapter"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "from serving_study.chapters.parameters import Parameters\n"
+        "from serving_study.chapters.section import Section\n"
+        "SECTION = Section('7-new', '07-new', 'New', Parameters)\n"
+    )
+    monkeypatch.setattr(chapters, "__path__", [*chapters.__path__, str(tmp_path)])
+    try:
+        numbers = list(sections.found())
+    finally:
+        sys.modules.pop("serving_study.chapters.a_new_chapter", None)
+        vars(chapters).pop("a_new_chapter", None)
+    assert numbers == [2, 3, 4, 5, 7, "7-sizes", "7-hybrid", "7-new", 10]
+
+
+def test_every_section_is_in_the_table_of_contents():
+    listed = {name for name in book.chapters() if name.startswith("book/sections/")}
+    assert listed == {f"book/sections/{section.name}" for section in sections.SECTIONS.values()}
 
 
 def test_the_header_is_read_without_running_it(notebook):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import fake_study
 import pytest
+from other_engine import OtherEngine
 
-from serving_study import files
+from serving_study import engines, files
 from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment, variables
 from serving_study.hardware.hosts import Host
@@ -71,6 +72,15 @@ def test_the_version_of_what_an_arm_needs_is_in_its_key_and_in_no_others():
     assert before.identity_of(cached)["distributions"] == {"lmcache": "0.5.6"}
     assert before.arm_key(cached) != after.arm_key(cached) and before.arm_key(plain) == after.arm_key(plain)
     assert before.identity_of(plain) == plain.identity()
+
+
+def test_the_version_of_whatever_engine_is_in_the_keys_of_its_arms(monkeypatch):
+    monkeypatch.setitem(engines.ENGINES, "other", OtherEngine())
+    arms = Arm.of("a", MODEL), Arm.of("a", MODEL, engine="other")
+    both = replace(ENVIRONMENT, versions=ENVIRONMENT.versions | {"other": "1.2"})
+    newer = replace(both, versions=both.versions | {"other": "1.3"})
+    vllm, other = ([plan(arm, environment=there).arm_key(arm) for there in (both, newer)] for arm in arms)
+    assert vllm[0] == vllm[1] and other[0] != other[1]
 
 
 def test_a_variable_of_the_caller_is_in_the_key_where_it_is_set_and_decides(monkeypatch):

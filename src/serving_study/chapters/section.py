@@ -28,6 +28,10 @@ class Section:
     model_names: Callable[..., list[str]] | None = None
     takes: str = "about a minute"
 
+    def place(self) -> tuple[int, bool]:
+        """What the registry sorts by."""
+        return int(str(self.number).split("-")[0]), isinstance(self.number, str)
+
     @property
     def measures(self) -> bool:
         return self.plan is not None

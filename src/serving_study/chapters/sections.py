@@ -1,4 +1,5 @@
-"""The registry of the book's sections, and their parameters and plans by number.
+"""The registry of the book's sections, and their parameters and plans by number. A chapter's folder is all that it
+takes to be in it.
 
 A notebook's `parameters` cell and `serving-study run SECTION --dry-run` both end in `plan`, so that what is printed
 beforehand is what runs:
@@ -6,28 +7,30 @@ beforehand is what runs:
     plan = sections.plan(3, globals())
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .. import chapters
 from ..errors import ParameterError
 from ..hardware import hosts
 from ..measure.plan import Plan
-from . import (
-    cache_sizes,
-    choosing,
-    drafts,
-    headers,
-    how_speculation_works,
-    hybrid,
-    kv_cache,
-    parallelism,
-    speculation,
-)
+from . import headers
 from .parameters import Parameters
 from .section import Section
 
-CHAPTERS = (how_speculation_works, speculation, drafts, parallelism, kv_cache, cache_sizes, hybrid, choosing)
-SECTIONS = {chapter.SECTION.number: chapter.SECTION for chapter in CHAPTERS}
+
+def found() -> dict[int | str, Section]:
+    """Every chapter's own record by its number, in the numbers' order; a section's further notebooks come after its
+    first.
+    """
+    folders = (module.name for module in pkgutil.iter_modules(chapters.__path__) if module.ispkg)
+    records = [importlib.import_module(f"{chapters.__name__}.{folder}").SECTION for folder in folders]
+    return {section.number: section for section in sorted(records, key=Section.place)}
+
+
+SECTIONS = found()
 
 
 def address(text: str) -> int | str:

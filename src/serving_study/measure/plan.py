@@ -66,14 +66,18 @@ class Plan:
         }
 
     def identity_of(self, arm: Arm) -> dict:
-        """What decides a result of an arm: itself, the versions of what it needs beside the engine, and the variables
-        of the caller that reach its server; each only where there are any.
+        """What decides a result of an arm: itself, the versions of its engine where the environment is not known by it
+        and of what it needs beside it, and the variables of the caller that reach its server; each only where there are
+        any.
         """
         needed = {name: self.environment.versions.get(name) for name in arm.distributions}
+        version = engines.get(arm.engine).version(self.environment.versions)
         if given := variables.deciding():
             set_here = engines.get(arm.engine).environment(arm.server, self.host, self.environment.python)
             given = {name: value for name, value in given.items() if name == "LD_PRELOAD" or name not in set_here}
-        return arm.identity() | ({"distributions": needed} if needed else {}) | ({"variables": given} if given else {})
+        told = {"engine_version": version if version != self.environment.vllm else None}
+        told |= {"distributions": needed, "variables": given}
+        return arm.identity() | {name: value for name, value in told.items() if value}
 
     def engine_in_words(self) -> str:
         """The engine and its version, of which arms there are."""
