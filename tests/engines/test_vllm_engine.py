@@ -407,4 +407,4 @@ def test_a_missing_log_has_no_last_lines(tmp_path):
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ParameterError, match="unknown engine: sglang") as caught:
         engines.get("sglang")
-    assert caught.value.allowed == "vllm"
+    assert caught.value.allowed == ", ".join(engines.ENGINES)
