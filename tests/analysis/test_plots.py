@@ -20,7 +20,7 @@ from serving_study import paths
 from serving_study.analysis import comparisons, drawing, plots
 from serving_study.chapters.choosing import choosing, techniques
 from serving_study.chapters.drafts import draft_views
-from serving_study.chapters.kv_cache import prefix_views, prefixes
+from serving_study.chapters.kv_cache import prefix_figures, prefixes, working_sets
 from serving_study.chapters.parallelism import split_tables, splits
 from serving_study.chapters.speculation import draft_cost
 from serving_study.hardware import links
@@ -99,10 +99,10 @@ FIGURES = {
     "effects": lambda: plots.effects(choosing.effects("h200x1"), techniques.THROUGHPUT),
     "scaling": lambda: split_tables.scaling(SPLITS, splits.of_reference()),
     "bandwidths": lambda: split_tables.bandwidths(LINKS, "h200x2"),
-    "break_even_figure": lambda: prefix_views.break_even_figure(reuse()),
-    "sequence_figure": lambda: prefix_views.sequence_figure(reuse()),
-    "gains_figure": lambda: prefix_views.gains_figure(reuse()),
-    "tiers_figure": lambda: prefix_views.tiers_figure(reuse()),
+    "break_even_figure": lambda: prefix_figures.break_even_figure(reuse()),
+    "sequence_figure": lambda: prefix_figures.sequence_figure(reuse()),
+    "gains_figure": lambda: prefix_figures.gains_figure(reuse()),
+    "tiers_figure": lambda: prefix_figures.tiers_figure(reuse()),
 }
 
 
@@ -159,7 +159,7 @@ def test_the_palette_is_seaborns_and_needs_no_seaborn():
     assert sorted(plots.PALETTE) == sorted(seaborn.color_palette("colorblind").as_hex())
     code = (
         "import sys; from serving_study.analysis import plots; "
-        "from serving_study.chapters.kv_cache import prefix_views; "
+        "from serving_study.chapters.kv_cache import prefix_figures; "
         "from serving_study.chapters.parallelism import split_tables; print('seaborn' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -196,7 +196,7 @@ def test_every_figure_has_its_colours_from_the_one_palette(figure):
 
 def test_every_function_that_draws_is_among_those_tested():
     named = set()
-    for module in (plots, prefix_views, split_tables):
+    for module in (plots, prefix_figures, split_tables):
         for node in ast.parse(Path(module.__file__).read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "Figure":
                 named.add(node.name)
@@ -265,8 +265,8 @@ REFERENCE = ["7b, a10gx4, reference", "14b, a10gx4, reference"]
 def test_a_gains_bars_end_where_its_columns_say():
     table = prefixes.gains(reuse()).assign(low=lambda rows: 0.8 * rows["gain"], high=lambda rows: 1.5 * rows["gain"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefix_views, "gains", lambda frame, arm: table)
-        figure = prefix_views.gains_figure(reuse())
+        patch.setattr(prefix_figures, "gains", lambda frame, arm: table)
+        figure = prefix_figures.gains_figure(reuse())
     left, right = figure.axes
     assert np.allclose(ends(left), sorted(zip(table["low"], table["high"], strict=True))) and ends(right) == []
     assert left.get_yscale() == right.get_yscale() == "log"
@@ -311,7 +311,7 @@ def test_an_interval_without_an_end_is_not_drawn():
 def test_error_bars_are_drawn_in_one_place_and_seaborn_estimates_nothing():
     texts = {file.name: file.read_text() for file in paths.ROOT.glob("src/serving_study/**/*.py")}
     assert [name for name, text in texts.items() if ".errorbar(" in text or ".vlines(" in text] == ["drawing.py"]
-    for module in (drawing, plots, prefix_views, split_tables):
+    for module in (drawing, plots, prefix_figures, split_tables):
         text = Path(module.__file__).read_text()
         estimating = len(re.findall(r"seaborn\.(lineplot|pointplot|barplot|relplot)\(", text))
         assert estimating == len(re.findall(r'\berrorbar"?[=:] ?None', text)), module.__name__
@@ -358,11 +358,11 @@ def test_facets_wrap(figures):
 
 
 def test_sources_of_tokens_are_stacked_to_their_shares(figures):
-    table = prefixes.tiers(reuse())
+    table = working_sets.tiers(reuse())
     table = table[(table["round"] == table["round"].max()) & (table["arm"] == "device-only")].sort_values("times")
     (axis,) = [axis for axis in figures["tiers_figure"].axes if axis.get_title() == "device-only"]
     for source in prefixes.SOURCES:
-        shade = colors.to_rgba(prefix_views.COLOURS[source])
+        shade = colors.to_rgba(prefix_figures.COLOURS[source])
         heights = {
             round(bar.get_x() + bar.get_width() / 2): bar.get_height()
             for bar in axis.patches
@@ -373,7 +373,7 @@ def test_sources_of_tokens_are_stacked_to_their_shares(figures):
 
 
 def test_requests_stand_behind_the_median_of_a_tier(figures):
-    axis, table = figures["break_even_figure"].axes[0], prefixes.by_length(reuse())
+    axis, table = figures["break_even_figure"].axes[0], working_sets.by_length(reuse())
     computed = table.drop_duplicates("prefix_tokens")["computed_ms"]
     assert np.allclose(drawn(axis), sorted([*table["restored_ms"], *computed]))
     dots = np.concatenate([np.asarray(part.get_offsets()) for part in axis.collections])
@@ -403,10 +403,10 @@ def test_multiples_have_round_ticks(low, high, ticks):
         plots.decomposition,
         split_tables.scaling,
         lambda none: split_tables.bandwidths({"measured": []}, "h200x1"),
-        prefix_views.break_even_figure,
-        prefix_views.sequence_figure,
-        prefix_views.gains_figure,
-        prefix_views.tiers_figure,
+        prefix_figures.break_even_figure,
+        prefix_figures.sequence_figure,
+        prefix_figures.gains_figure,
+        prefix_figures.tiers_figure,
     ],
 )
 def test_where_nothing_was_measured_an_empty_figure_is_drawn(draw):

@@ -22,7 +22,7 @@ from serving_study.chapters.choosing.techniques import (
     TPOT,
     TTFT,
 )
-from serving_study.chapters.kv_cache import prefixes
+from serving_study.chapters.kv_cache import prefixes, working_sets
 from serving_study.results import reference, store
 
 CPU = "cpu-c2f5"  # one of the machines without GPUs that have published results
@@ -257,7 +257,7 @@ def test_prefix_reuse_and_tiers_are_taken_from_section_7(monkeypatch):
             mine.at[arm, "ratio"] == pytest.approx(found.at[arm, "warm_ms"] / found.at[arm, "cold_ms"])
             and mine.at[arm, "certificate"] == "pass"
         )
-    back = prefixes.by_source(cells).set_index(["arm", "source"])["ttft_ms"]
+    back = working_sets.by_source(cells).set_index(["arm", "source"])["ttft_ms"]
     tiers = {arm for arm, source in back.index if source == "external"}
     assert {"files", "lmcache-server"} <= tiers
     for arm in tiers:

@@ -10,7 +10,7 @@ from good_cells import good
 from serving_study import engines, environments, files
 from serving_study.chapters import sections
 from serving_study.chapters.kv_cache import plan as kv_cache
-from serving_study.chapters.kv_cache import prefix_views, prefixes
+from serving_study.chapters.kv_cache import prefix_prose, prefix_views, prefixes, working_sets
 from serving_study.chapters.kv_cache.plan import CPU, GPU, KvCache
 from serving_study.doctor import checks
 from serving_study.engines import base, lmcache, vllm
@@ -640,10 +640,12 @@ def of_shares(again: float | None, control=(1.0, 1.0), cached=(1.02, 3.4)):
 def test_the_finding_asks_whether_a_gain_differs(monkeypatch, again, cached, said):
     monkeypatch.setattr(prefixes, "facts", lambda frame: frame)
     monkeypatch.setattr(prefixes, "sequence", lambda frame: pandas.DataFrame(columns=prefixes.SEQUENCE))
-    monkeypatch.setattr(prefixes, "by_source", lambda frame: pandas.DataFrame(columns=["source", "against_recompute"]))
-    monkeypatch.setattr(prefixes, "break_even", lambda frame: pandas.DataFrame())
+    monkeypatch.setattr(
+        working_sets, "by_source", lambda frame: pandas.DataFrame(columns=["source", "against_recompute"])
+    )
+    monkeypatch.setattr(working_sets, "break_even", lambda frame: pandas.DataFrame())
     frame = of_shares(again, cached=cached)
-    assert said in prefixes.finding(frame)
+    assert said in prefix_prose.finding(frame)
     table = prefixes.gains(frame)
     assert list(table.columns) == prefixes.GAINS and table["gain"].tolist() == list(cached)
     assert table["ttft_gain"].tolist() == pytest.approx(list(cached))
@@ -655,12 +657,12 @@ def test_frames_of_nothing_are_empty(tmp_path):
         prefixes.requests,
         prefixes.sequence,
         prefixes.gains,
-        prefixes.tiers,
-        prefixes.by_source,
-        prefixes.by_length,
+        working_sets.tiers,
+        working_sets.by_source,
+        working_sets.by_length,
     ):
         assert make(frame).empty
-    assert prefixes.finding(frame) == "There is nothing to compare yet."
+    assert prefix_prose.finding(frame) == "There is nothing to compare yet."
 
 
 COMPUTED = {256: 10.0, 1024: 40.0, 4096: 160.0}
@@ -713,9 +715,9 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
     ]
     rows += [{"arm": "cpu-offload", "prefix_tokens": 4096, "ttft_ms": 999.0, "source": "recompute"}]  # its first round
     monkeypatch.setattr(
-        prefixes, "requests", lambda frame, kind: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0)
+        working_sets, "requests", lambda frame, kind: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0)
     )
-    table = prefixes.by_length(None)
+    table = working_sets.by_length(None)
     assert table["computed_ms"].tolist() == [10.0, 40.0, 160.0] and table["gain"].tolist() == [
         COMPUTED[length] / ms for length, ms in restored.items()
     ]
@@ -731,12 +733,12 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
             "moved": {"out_bytes": 10 * token, "tiers": {"memory": {}}},
         },
     )
-    [found] = prefixes.break_even(
+    [found] = working_sets.break_even(
         pandas.DataFrame({"arm": ["device-only", "cpu-offload"], "file": [tmp_path / "none", cell]})
     ).itertuples()
     assert (None if pandas.isna(found.measured) else found.measured) == (
         measured if measured is None else pytest.approx(measured)
-    ) and prefixes.break_even_words(found) == words
+    ) and prefix_prose.break_even_words(found) == words
     took_s = (restored[4096] - restored[256]) / 1000
     assert found.gb_s == pytest.approx(token * 3840 / took_s / 1e9)
     assert found.predicted == prefixes.predicted(gpu()).set_index("what")["value"]["cpu_break_even_tokens"]
@@ -745,14 +747,14 @@ def test_the_length_from_which_a_tier_pays(gpu, tmp_path, monkeypatch, restored,
 def test_what_a_miss_costs_and_the_share_of_hits_that_earns_it_back():
     """The H200's LMCache on disk: half of the requests must hit before prefixes of 1,024 tokens pay."""
     cells = store.Store("h200x1", 7, RESULTS_PUBLISHED).newest()
-    table = prefixes.miss_costs(cells).set_index(["arm", "prefix_tokens"])
+    table = working_sets.miss_costs(cells).set_index(["arm", "prefix_tokens"])
     row = table.loc[("lmcache-disk", 1024)]
     assert (row["saved_ms"], row["lost_ms"]) == (pytest.approx(7.2, abs=0.05), pytest.approx(7.3, abs=0.05))
     assert row["pays_above"] == pytest.approx(7.255 / (7.255 + 7.17)) and (row["hits"], row["misses"]) == (64, 64)
     assert table.loc[("cpu-offload", 4096), "pays_above"] == 0  # a miss loses nothing there
     arms = {"cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk"}
     assert set(table.index.get_level_values("arm")) == arms
-    said = prefixes.finding(cells)
+    said = prefix_prose.finding(cells)
     assert "7.3 ms a miss where it saves 7.2 ms a hit (1,024 tokens), and pays there above 50% of hits" in said
     assert "lmcache-disk pays from the shortest measured, 256 tokens, on, if all hit" in said
     assert "pays above, share of hits" in prefix_views.miss_costs_table(cells).to_html()
@@ -763,18 +765,18 @@ def test_a_tier_that_saves_nothing_pays_at_no_share_of_hits(monkeypatch):
     made = pandas.DataFrame(rows, columns=["arm", "source", "ttft_ms"]).assign(
         kind="WorkingSet", times=2.0, prefix_tokens=256
     )
-    monkeypatch.setattr(prefixes, "requests", lambda frame, kind: made)
-    assert prefixes.miss_costs(None)["pays_above"].isna().all()
-    assert prefixes.tier_words(pandas.DataFrame(columns=["file"])) == []
+    monkeypatch.setattr(working_sets, "requests", lambda frame, kind: made)
+    assert working_sets.miss_costs(None)["pays_above"].isna().all()
+    assert prefix_prose.tier_words(pandas.DataFrame(columns=["file"])) == []
 
 
 def test_files_that_fit_in_free_memory_are_read_from_the_page_cache():
     """What the arm is decides: 23.6 GiB written, 120 free; nothing is said of an arm without files."""
     cells = store.Store("h200x1", 7, RESULTS_PUBLISHED).newest()
-    places = prefixes.read_from(cells)
+    places = working_sets.read_from(cells)
     assert set(places) == {"lmcache-disk", "lmcache-cpu-disk"}
     assert places["lmcache-disk"] == "page cache (23.6 GiB written, 120 GiB of memory free)"
-    assert "lmcache-disk read its files from the page cache" in prefixes.finding(cells)
+    assert "lmcache-disk read its files from the page cache" in prefix_prose.finding(cells)
     assert places["lmcache-disk"] in prefix_views.by_source_table(cells).to_html()
 
 
@@ -784,9 +786,9 @@ def test_files_that_do_not_fit_are_read_from_disk_in_part(tmp_path):
     files.write(file, {"arm": "files", "moved": {"tiers": tiers_of}})
     files.write(tmp_path / "run.json", {"host": {"free_memory_gib": 4.0}})
     frame = pandas.DataFrame({"arm": ["files"], "file": [file]})
-    assert prefixes.read_from(frame)["files"].startswith("disk, in part page cache (5.0 GiB written, 4 GiB")
+    assert working_sets.read_from(frame)["files"].startswith("disk, in part page cache (5.0 GiB written, 4 GiB")
     files.write(tmp_path / "run.json", {"host": {}})
-    assert prefixes.read_from(frame) == {"files": "disk, in part page cache (memory not told)"}
+    assert working_sets.read_from(frame) == {"files": "disk, in part page cache (memory not told)"}
 
 
 def test_a_plan_with_a_tier_on_disk_says_that_no_disk_is_measured(gpu):
@@ -806,9 +808,9 @@ def test_one_length_of_prefix_tells_nothing_of_where_a_tier_begins_to_pay(monkey
         for arm, source in (("device-only", "recompute"), ("cpu-offload", "external"))
     ]
     monkeypatch.setattr(
-        prefixes, "requests", lambda frame, kind: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0)
+        working_sets, "requests", lambda frame, kind: pandas.DataFrame(rows).assign(kind="WorkingSet", times=2.0)
     )
-    assert len(prefixes.by_length(None)) == 1 and prefixes.break_even(None).empty
+    assert len(working_sets.by_length(None)) == 1 and working_sets.break_even(None).empty
 
 
 def test_a_prediction_where_the_host_is_known(gpu, cpu, cache):

@@ -11,7 +11,7 @@ from matplotlib import pyplot
 
 from serving_study import files
 from serving_study.analysis import tables
-from serving_study.chapters.kv_cache import prefix_views, prefixes
+from serving_study.chapters.kv_cache import prefix_figures, prefix_prose, prefix_views, prefixes, working_sets
 from serving_study.engines import base
 from serving_study.loads import Load
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
@@ -161,7 +161,7 @@ def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study
         "evicted" in mechanism(found["device-only", SETS[2].name])["evidence"]
         and "evicted" not in mechanism(found["device-only", SETS[0].name])["evidence"]
     )
-    table = prefixes.tiers(results.frame()).set_index(["arm", "times", "round"])
+    table = working_sets.tiers(results.frame()).set_index(["arm", "times", "round"])
     assert (
         table.loc[("device-only", 0.5, 2), "device"] == pytest.approx(64 / 72)
         and table.loc[("device-only", 4.0, 2), "recompute"] == 1.0
@@ -171,7 +171,7 @@ def test_working_sets_are_evicted_above_the_cache_and_given_back_by_a_tier(study
         and table.loc[("tier", 4.0, 1), "recompute"] == 1.0
     )
     assert starts(results)["tier"]["figures"]["probe_external_tokens"] == 64
-    sources = prefixes.by_source(results.frame()).set_index(["arm", "source"])["requests"]
+    sources = working_sets.by_source(results.frame()).set_index(["arm", "source"])["requests"]
     assert sources["device-only", "device"] == 12 and sources["tier", "external"] == 48
 
 
@@ -258,18 +258,18 @@ def test_every_table_and_figure_of_what_was_measured(study):
         and "USD a thousand requests" in text["gains"]
     )
     assert "evicted" in text["certificate"] and "1.00×" in text["sources"] and "sequence,prefix=101" in text["glance"]
-    assert set(prefixes.tiers(frame)["times"]) == {1.0, 2.0} and prefixes.by_length(frame)[
+    assert set(working_sets.tiers(frame)["times"]) == {1.0, 2.0} and working_sets.by_length(frame)[
         "prefix_tokens"
     ].tolist() == [64, 128]
-    assert "tokens" in text["break-even"] and "tier pays " in prefixes.finding(frame)
+    assert "tokens" in text["break-even"] and "tier pays " in prefix_prose.finding(frame)
     for draw in (
-        prefix_views.sequence_figure,
-        prefix_views.gains_figure,
-        prefix_views.tiers_figure,
-        prefix_views.break_even_figure,
+        prefix_figures.sequence_figure,
+        prefix_figures.gains_figure,
+        prefix_figures.tiers_figure,
+        prefix_figures.break_even_figure,
     ):
         pyplot.close(draw(frame))
-    finding = prefixes.finding(frame)
+    finding = prefix_prose.finding(frame)
     assert "of 1 loads does a server certainly answer more requests" in finding
     assert "tier gives a prefix back 1.00 times" in finding
 

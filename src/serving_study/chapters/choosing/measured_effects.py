@@ -8,7 +8,7 @@ import pandas
 
 from ... import files, paths
 from ...analysis import comparisons, verdicts
-from ...chapters.kv_cache import prefixes
+from ...chapters.kv_cache import prefixes, working_sets
 from ...results import certificates, reference, store
 from .techniques import (
     FAULT,
@@ -146,8 +146,8 @@ def reused_rows(host: str, basis: str) -> list[dict]:
         for row in prefixes.sequence(frame).itertuples()
         if row.arm in (prefixes.CACHED, prefixes.CONTROL)
     ]
-    back = prefixes.by_source(frame).query("source == 'external'").dropna(subset=["against_recompute"])
-    places = prefixes.read_from(frame)
+    back = working_sets.by_source(frame).query("source == 'external'").dropna(subset=["against_recompute"])
+    places = working_sets.read_from(frame)
     ratios += [
         ("KV offload", row.arm, "recomputing", 1 / row.against_recompute, row.requests) for row in back.itertuples()
     ]
