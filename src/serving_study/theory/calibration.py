@@ -20,7 +20,7 @@ from ..analysis import comparisons, verdicts
 from ..errors import ParameterError
 from ..hardware import ceilings, rates
 from ..models import shapes
-from ..results import reference, store
+from ..results import old_cells, reference, store
 from .latency import Machine, Speculation, Work, alpha_of, closed_loop, fit, split
 
 CALIBRATION = paths.DATA / "hardware" / "calibration.csv"
@@ -210,18 +210,14 @@ def measured_cells():
         figures = reference.load(section)
         figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]
         wide = figures.pivot_table(index=["arm", "concurrency"], columns="metric", values="value", sort=False)
-        yield (
-            section,
-            host,
-            {
-                (arm, int(concurrency)): _cell(arm, row, "in pieces", "")
-                for (arm, concurrency), row in _first(wide, baseline)
-            },
-            baseline,
-        )
-    frames = [store.Store("h200x1", name, paths.RESULTS_PUBLISHED).newest() for name in (3, "3-draft-graphs")]
-    frames[1] = frames[1].assign(arm=frames[1]["arm"] + ", its graphs on")
-    frame = comparisons.usable(pandas.concat(frames, ignore_index=True))
+        arms = old_cells.with_arm_columns(figures).drop_duplicates("arm").assign(launched="in pieces", labels="")
+        yield section, host, _cells(wide, arms.set_index("arm"), baseline), baseline
+    plain, graphs = (
+        store.Store("h200x1", name, paths.RESULTS_PUBLISHED).newest().assign(launched=launched)
+        for name, launched in ((3, "by kernel"), ("3-draft-graphs", "in pieces"))
+    )
+    graphs = graphs.assign(arm=graphs["arm"] + ", its graphs on")
+    frame = comparisons.usable(pandas.concat([plain, graphs], ignore_index=True))
     frame = comparisons.without_repeats(frame[frame["concurrency"].isin(list(verdicts.LOADS[3]))])
     means = frame.groupby(["arm", "concurrency"], sort=False)[
         [
@@ -234,12 +230,8 @@ def measured_cells():
             "accepted_tokens",
         ]
     ].mean()
-    kinds = kinds_by_arm(frame)
-    cells = {
-        (arm, int(concurrency)): _cell(arm, row, "in pieces" if arm.endswith("graphs on") else "by kernel", kinds[arm])
-        for (arm, concurrency), row in _first(means, "baseline")
-    }
-    yield 3, "h200x1", cells, "baseline"
+    arms = frame.drop_duplicates("arm").set_index("arm").assign(labels=pandas.Series(kinds_by_arm(frame)))
+    yield 3, "h200x1", _cells(means, arms, "baseline"), "baseline"
 
 
 def kinds_by_arm(cells: pandas.DataFrame) -> dict[str, str]:
@@ -247,21 +239,19 @@ def kinds_by_arm(cells: pandas.DataFrame) -> dict[str, str]:
     return {arm: comparisons.kinds(arm_cells) for arm, arm_cells in cells.groupby("arm")}
 
 
-def _first(wide: pandas.DataFrame, baseline: str):
-    return sorted(wide.iterrows(), key=lambda item: item[0][0] != baseline)
+def _cells(wide: pandas.DataFrame, arms: pandas.DataFrame, baseline: str) -> dict[tuple[str, int], dict]:
+    """(arm, concurrency) to its measured cell with what theory needs of the arm, the baseline's first."""
+    rows = sorted(wide.iterrows(), key=lambda item: item[0][0] != baseline)
+    return {(arm, int(concurrency)): _cell(row, arms.loc[arm]) for (arm, concurrency), row in rows}
 
 
-def _cell(arm: str, row, launched: str, labels: str) -> dict:
-    """A measured cell with what theory needs of its arm.
-
-    Where the counters are known, the tokens of a round are the measured ones.
-    """
-    measured = row.to_dict() | {"labels": labels}
-    if arm in SPLITS:
-        size, tp, pp = SPLITS[arm]
-        return measured | {"rank": work(shapes.load(f"qwen2.5-{size}-instruct"), tp, pp), "speculation": None}
-    k = int(arm.split("-k")[1].split(",")[0]) if "-k" in arm else 0
-    speculation = None
+def _cell(row: pandas.Series, arm: pandas.Series) -> dict:
+    """Where the counters are known, the tokens of a round are the measured ones."""
+    measured = row.to_dict() | {"labels": arm["labels"]}
+    if arm["technique"] == "parallel":
+        target = shapes.load(f"{arm['model']}-instruct")
+        return measured | {"rank": work(target, int(arm["tp"]), int(arm["pp"])), "speculation": None}
+    k, speculation = int(arm["k"]), None
     if k:
         accepted = row.get("accepted_tokens")
         alpha = (
@@ -269,7 +259,9 @@ def _cell(arm: str, row, launched: str, labels: str) -> dict:
             if accepted is None
             else alpha_of((row["total_output_tokens"] / (row["total_output_tokens"] - accepted) - 1) / k, k)
         )
-        speculation = speculate(k, alpha, work(shapes.load(DRAFT)) if arm.startswith("draft") else None, launched)
+        speculation = speculate(
+            k, alpha, work(shapes.load(DRAFT)) if arm["technique"] == "draft" else None, arm["launched"]
+        )
     return measured | {"rank": work(shapes.load(TARGET)), "speculation": speculation}
 
 

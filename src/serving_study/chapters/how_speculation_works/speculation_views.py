@@ -17,7 +17,7 @@ from pandas.io.formats.style import Styler
 
 from ...analysis import plots, tables
 from ...models import checkpoints
-from ...results import reference
+from ...results import old_cells, reference
 from ...theory import speculation
 from . import rule_trials
 from .rule_trials import MATCH, RIGHT, SLIP, Trials
@@ -107,10 +107,9 @@ def published() -> pandas.DataFrame:
     the weights, and the cost of a pass with which the speed-up would come out.
     """
     one = single()
-    alpha = one.loc["draft-k1", "acceptance_rate"]
-    drafts = [arm for arm in one.index if arm.startswith("draft-k")]
-    ks = sorted(int(arm.removeprefix("draft-k")) for arm in drafts)
-    rows, frame = one.loc[[f"draft-k{k}" for k in ks]], pandas.DataFrame(index=pandas.Index(ks, name="k"))
+    rows = old_cells.with_arm_columns(one.reset_index()).query("technique == 'draft'").astype({"k": int})
+    rows = rows.set_index("k").sort_index()
+    alpha, frame = rows.loc[1, "acceptance_rate"], pandas.DataFrame(index=rows.index)
     frame["rate"] = rows["acceptance_rate"].to_numpy()
     frame["predicted rate"] = speculation.acceptance_rate(alpha, frame.index.to_numpy())
     frame["speed-up"] = one.loc["baseline", "median_tpot_ms"] / rows["median_tpot_ms"].to_numpy()

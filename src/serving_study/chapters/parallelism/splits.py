@@ -327,15 +327,18 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=columns)
 
 
+def published(metric: str = "total_token_throughput") -> pandas.DataFrame:
+    """What `plots.beside` draws of the reference study's 7B: its arms' multiples, predicted and measured."""
+    return groups(old_cells.with_arm_columns(predictions.beside(SECTION, "a10gx4", metric)))["7b"]
+
+
 def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> pandas.DataFrame:
     """What `plots.beside` draws: multiples of the model's arm with one GPU by split: predicted, measured here and the
     reference study's.
 
     The prediction is for this host where its ceilings are known, else for the reference study's; the model that is
     measured again stands for the host."""
-    theirs = predictions.beside(SECTION, "a10gx4", metric)
-    published = by_arm(old_cells.with_arm_columns(theirs))
-    theirs = theirs[[published[arm].group == "7b" for arm in theirs["arm"]]].assign(host="a10gx4, 7b")
+    theirs = published(metric).assign(host="a10gx4, 7b")
     model_cells = first_model(cells) if len(cells) else cells
     rows, first, arms = [], baseline(model_cells) if len(model_cells) else "", by_arm(model_cells)
     if first and arms[first].gpus == 1:
@@ -375,8 +378,8 @@ def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> p
         if rows
         else theirs.reset_index(drop=True)
     )
-    splits = published | arms
-    return frame.assign(arm=[splits[arm].words for arm in frame["arm"]])
+    words = {arm: split.words for arm, split in (by_arm(theirs) | arms).items()}
+    return frame.assign(arm=frame["arm"].map(words))
 
 
 def kv_tokens(start: dict) -> float:
