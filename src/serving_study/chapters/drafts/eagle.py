@@ -7,11 +7,11 @@ target that it was trained on.
 
 A pass reads, with width d, feed-forward width m, h and g heads of size s for queries and keys, a vocabulary of V tokens
 and three of the target's states, 3d² + 2ds(h + 2g) + hsd + 3dm + Vd weights. For SmolLM2-135M-Instruct and V = 8,192:
-0.995 + 1.106 + 0.332 + 2.654 + 4.719 = 9.81 million, against the target's 134.5 million a cost ratio of 0.073; 3d² only
-in the first pass of a round. Training on two cores at 90 · 10⁹ operations a second, about 55 of them in practice: the
-target's states take 2 · 106 million operations a token, three unrolled steps 6 · (1.0 + 3 · 8.8) = 165 million an
-answer token. Seven minutes of states are about 100,000 tokens, two thirds of them answers; ten minutes of training read
-each of these three times.
+0.995 + 1.106 + 0.332 + 2.654 + 4.719 = 9.81 million, against the target's 134.5 million a cost ratio of 0.073; 3d²
+only in the first pass of a round. Training on two cores at 90 · 10⁹ operations a second, about 55 of them in
+practice: the target's states take 2 · 106 million operations a token, three unrolled steps 6 · (1.0 + 3 · 8.8) = 165
+million an answer token. Seven minutes of states are about 100,000 tokens, two thirds of them answers; ten minutes of
+training read each of these three times.
 
     >>> eagle.train(recipe.resolved(shipped=False), eagle.Head()).folder              # doctest: +SKIP
 """

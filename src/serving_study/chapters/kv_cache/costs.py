@@ -6,8 +6,8 @@ are in `prefix_views`.
 What can mislead: a rate is of one load, model and machine, and so is its cost; an hour is paid whether requests come or
 not, so that a server which is busy half of the time costs twice as much a request; and dollars a request, an output
 token and a prompt token are the same dollars read three times, never to be added. A part of an instance (`h200x1` is an
-eighth of p5en.48xlarge) has that share of its price, which nobody rents out: beside what `usd_…` charges for the share
-stands `rented_…`, what the whole instance costs that has to be rented for it.
+eighth of p5en.48xlarge) has that share of its price, which nobody rents out: beside `usd_…`, of the share, stands
+`rented_…`, of the whole instance that has to be rented for it.
 
     >>> from serving_study.chapters.kv_cache import costs
     >>> costs.price_of("l4x1").instance, costs.price_of("cpu"), round(costs.price_of("cpu", 3.6).per_thousand(2.0), 4)

@@ -15,18 +15,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ...chapters import plans
-from ...chapters.parameters import (
-    PORT,
-    Above0,
-    Number,
-    Once,
-    Parameters,
-    Port,
-    Positive,
-    Share,
-    Weights,
-    Whole,
-)
+from ...chapters.parameters import PORT, Above0, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
 from ...engines.lmcache import in_process_variables
 from ...engines.process import CACHE_SERVER, Process
 from ...environments import Environment
@@ -45,11 +34,8 @@ from .prefixes import CACHED, CONTROL, DEVICE, QUANTISED, TIERS
 CHUNK_TOKENS = 256  # LMCache's piece: prefixes of the tiers are whole ones
 SERVER_CHUNK_TOKENS = 128  # the same of the LMCache server: a CPU's block
 STAGING_GIB = 4  # of memory through which LMCache's disk tier reads and writes
-FIRST_TIER_SHARE = (
-    1 / 8
-    # of tier_gib: what the first of the LMCache server's two tiers has, so that a working set above the cache needs the
-    # second
-)
+# of tier_gib: the first of the LMCache server's two tiers, so that a working set above the cache needs the second
+FIRST_TIER_SHARE = 1 / 8
 SERVER_GIB = 0.6  # what the LMCache server takes beside its first tier
 # the larger of the engines' blocks: the log's size is of whole requests of max_model_len, so that one of whole blocks
 # loses none
@@ -316,16 +302,14 @@ def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[
     return shared, tiered
 
 
+def _with_prefix_cache(name: str, wanted: KvCache, host: Host, model: Model, options: dict) -> Arm:
+    variables, gpus = plans.variables(wanted, host), min(1, len(host.gpus))
+    return Arm.of(name, model, options=options, environment=variables, gpus=gpus, technique="prefix")
+
+
 def _prefix_arms(wanted: KvCache, host: Host, model: Model) -> list[Arm]:
     options = plans.options(wanted, host)
-    cached = Arm.of(
-        CACHED,
-        model,
-        options=options,
-        environment=plans.variables(wanted, host),
-        gpus=min(1, len(host.gpus)),
-        technique="prefix",
-    )
+    cached = _with_prefix_cache(CACHED, wanted, host, model, options)
     made = [cached, cached.variant(name=CONTROL, options=options | {"enable_prefix_caching": False}, technique="none")]
     if wanted.quantised:
         made.append(cached.variant(name=QUANTISED, options=options | {"kv_cache_dtype": "fp8"}))
@@ -352,14 +336,7 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
                 3,
             ),
         )
-    device = Arm.of(
-        DEVICE,
-        model,
-        options=options,
-        environment=plans.variables(wanted, host),
-        gpus=min(1, len(host.gpus)),
-        technique="prefix",
-    )
+    device = _with_prefix_cache(DEVICE, wanted, host, model, options)
     below = partial(device.variant, technique="offload", resettable=True)
 
     def connector(name: str, **extra) -> dict:
@@ -368,11 +345,21 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
             | ({"kv_connector_extra_config": extra} if extra else {})
         }
 
-    def lmcache(**settings) -> dict:
-        return device.environment | in_process_variables(CHUNK_TOKENS, **settings)
+    def in_engine(name: str, **settings) -> Arm:
+        """An arm with LMCache inside its engine."""
+        return below(
+            name=name,
+            options=connector("LMCacheConnectorV1"),
+            environment=device.environment | in_process_variables(CHUNK_TOKENS, **settings),
+            scratch="local_disk" in settings,
+            unsupported=missing
+            if host.gpus
+            else "LMCacheConnectorV1 finds no GPU and goes on without a cache; lmcache-server has LMCache beside the "
+            "engine",
+        )
 
-    def server(first_gib: float, **settings) -> dict:
-        """What makes `below` an arm with an LMCache server beside its engine."""
+    def in_server(name: str, first_gib: float, **settings) -> Arm:
+        """An arm with an LMCache server beside its engine."""
         flags = {
             "chunk_size": SERVER_CHUNK_TOKENS,
             "supported_transfer_mode": "engine_driven",
@@ -380,23 +367,21 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
             "eviction_policy": "LRU",
         } | settings
         place = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": "{message_port}"}
-        return {
-            "options": connector("LMCacheMPConnector", **place),
-            "sidecar": Process(
+        return below(
+            name=name,
+            options=connector("LMCacheMPConnector", **place),
+            sidecar=Process(
                 CACHE_SERVER,
                 "lmcache",
                 options=flags,
                 version=environment.versions.get("lmcache"),
                 memory_gib=first_gib + SERVER_GIB,
             ),
-        }
+            scratch="l2_adapter" in settings,
+            unsupported=outside,
+        )
 
     missing = None if "lmcache" in environment.versions else "lmcache is not installed in the engine's environment"
-    inside = (
-        missing
-        if host.gpus
-        else "LMCacheConnectorV1 finds no GPU and goes on without a cache; lmcache-server has LMCache beside the engine"
-    )
     outside = (
         "tried on a CPU alone; on a GPU LMCache runs inside the engine (lmcache-cpu, lmcache-disk)"
         if host.gpus
@@ -413,39 +398,16 @@ def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environme
         "eviction": {"eviction_policy": "LRU"},
     }
     on_disk = {"max_local_cpu_size": STAGING_GIB, "local_disk": "kv/", "max_local_disk_size": wanted.tier_gib}
-    made = {
-        DEVICE: device,
-        "cpu-offload": below(name="cpu-offload", options=offloaded, unsupported=cuda),
-        "lmcache-cpu": below(
-            name="lmcache-cpu",
-            options=connector("LMCacheConnectorV1"),
-            environment=lmcache(local_cpu=True, max_local_cpu_size=wanted.tier_gib),
-            unsupported=inside,
-        ),
-        "lmcache-disk": below(
-            name="lmcache-disk",
-            options=connector("LMCacheConnectorV1"),
-            environment=lmcache(local_cpu=False, **on_disk),
-            scratch=True,
-            unsupported=inside,
-        ),
-        "files": below(name="files", options=connector("ExampleConnector", shared_storage_path="kv"), scratch=True),
-        "lmcache-server": below(name="lmcache-server", **server(wanted.tier_gib), unsupported=outside),
-        "lmcache-server-disk": below(
-            name="lmcache-server-disk",
-            **server(wanted.tier_gib * FIRST_TIER_SHARE, l2_adapter=disk),
-            scratch=True,
-            unsupported=outside,
-        ),
-        "lmcache-cpu-disk": below(
-            name="lmcache-cpu-disk",
-            options=connector("LMCacheConnectorV1"),
-            environment=lmcache(local_cpu=True, **on_disk),
-            scratch=True,
-            unsupported=inside,
-        ),
-        "fp8-cpu-offload": below(
-            name="fp8-cpu-offload", options=offloaded | {"kv_cache_dtype": "fp8"}, unsupported=cuda
-        ),
-    }
-    return [made[name] for name in TIERS if name in wanted.tiers]
+    made = [
+        device,
+        below(name="cpu-offload", options=offloaded, unsupported=cuda),
+        in_engine("lmcache-cpu", local_cpu=True, max_local_cpu_size=wanted.tier_gib),
+        in_engine("lmcache-disk", local_cpu=False, **on_disk),
+        below(name="files", options=connector("ExampleConnector", shared_storage_path="kv"), scratch=True),
+        in_server("lmcache-server", wanted.tier_gib),
+        in_server("lmcache-server-disk", wanted.tier_gib * FIRST_TIER_SHARE, l2_adapter=disk),
+        in_engine("lmcache-cpu-disk", local_cpu=True, **on_disk),
+        below(name="fp8-cpu-offload", options=offloaded | {"kv_cache_dtype": "fp8"}, unsupported=cuda),
+    ]
+    by_name = {arm.name: arm for arm in made}
+    return [by_name[name] for name in TIERS if name in wanted.tiers]

@@ -131,8 +131,8 @@ def break_even(frame: pandas.DataFrame) -> pandas.DataFrame:
 
     `measured` is that length (tokens): where straight lines between the measured points cross for the last time. Where
     they do not it is missing: `at_most` is then the shortest length, if all pay, or `above` the longest, if it does
-    not. `gb_s` is the rate at which bytes came back (10⁹ a second), from the differences in bytes and time between the
-    longest and the shortest prefix. `link_gb_s` is what the link carries by the host's tables, and `predicted` is
+    not. `gb_s` is the rate at which bytes came back (10⁹ a second), from what the longest prefix has and takes beyond
+    the shortest. `link_gb_s` is what the link carries by the host's tables, and `predicted` is
     `reuse.break_even_tokens` with the bytes as the only cost; both are missing where the link is not known."""
     rows = []
     for arm, arm_medians in by_length(frame).groupby("arm", sort=False):

@@ -1,10 +1,10 @@
 """Section 5's parameters, and the plan that they come to: one model over several ranks in every way that this host
 allows.
 
-An arm is {"model": …, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1, "gpu_memory_utilization": …}; what is left
-out has these values. A rank takes a GPU, on a CPU host an equal part of the cores that all arms of the plan share out.
-An arm that this host cannot have is `unsupported`, with the reason, before anything starts; one that only its start can
-refuse (weights that do not fit) is started, and its failure is a result."""
+An arm is {"model": …, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1, "gpu_memory_utilization": …}; what is
+left out has these values. A rank takes a GPU, on a CPU host an equal part of the cores that all arms of the plan share
+out. An arm that this host cannot have is `unsupported`, with the reason, before anything starts; one that only its
+start can refuse (weights that do not fit) is started, and its failure is a result."""
 
 from collections.abc import Callable
 from typing import Self
