@@ -273,7 +273,7 @@ def test_an_error_of_one_arm_ends_that_arm_alone(study, monkeypatch, name, place
         meant = lambda arm, *_: arm.name == "faulty"  # noqa: E731
         monkeypatch.setattr(fleet, "launch", raised(fleet.launch, meant))
     else:
-        meant = lambda plan, run, cell, *_: cell.arm.name == "faulty" and cell.repeat == 1  # noqa: E731
+        meant = lambda run, cell, *_: cell.arm.name == "faulty" and cell.repeat == 1  # noqa: E731
         monkeypatch.setattr(sweep, "measure_cell", raised(sweep.measure_cell, meant))
     results = sweep.run(study.plan([study.arm("faulty"), study.arm("good")], repeats=2))
     record = starts(results)["faulty"]
@@ -377,10 +377,10 @@ def test_a_proxy_of_the_environment_is_not_in_between(study, monkeypatch):
 def test_the_next_server_starts_beside_and_is_frozen_while_cells_are_measured(study, monkeypatch):
     real, seen = sweep.measure_cell, []
 
-    def measure(plan, run, cell, server, generator, timing):
+    def measure(run, cell, server, generator, timing):
         others = study.alive() - {server.pid} - {event["pid"] for event in study.events("worker")}
         seen.append((cell.arm.name, [psutil.Process(pid).status() for pid in others]))
-        return real(plan, run, cell, server, generator, timing)
+        return real(run, cell, server, generator, timing)
 
     monkeypatch.setattr(sweep, "measure_cell", measure)
     arms = [study.arm("first"), study.arm("second"), study.arm("third")]

@@ -13,9 +13,9 @@ def test_each_cell_is_told_as_it_begins_and_the_last_state_is_done(study, monkey
     monkeypatch.setattr(progress, "WRITE_EVERY_S", 0.0)
     seen, real = [], sweep.measure_cell
 
-    def measure(plan, run, cell, *rest):
+    def measure(run, cell, *rest):
         seen.append(files.read(run.folder / "status.json"))
-        return real(plan, run, cell, *rest)
+        return real(run, cell, *rest)
 
     monkeypatch.setattr(sweep, "measure_cell", measure)
     plan = study.plan([study.arm("first"), study.arm("second")])

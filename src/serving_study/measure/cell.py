@@ -1,6 +1,6 @@
 """Measuring one cell: a load on a server that is up, counters before and after it, the evidence, the certificate.
 
->>> measure_cell(plan, run, cell, server, generator)                # doctest: +SKIP
+>>> measure_cell(run, cell, server, generator, timing)               # doctest: +SKIP
 """
 
 import time
@@ -13,20 +13,22 @@ from ..loads import Generator, Load
 from ..results.store import Run
 from ..servers import client, lifetime, metrics
 from ..servers.arm import Arm
+from ..servers.fleet import Fleet
 from . import mechanisms, records
-from .plan import Cell, Plan
+from .plan import Cell
 from .progress import Progress
 
 WARMUP_TOKENS, WARMUP_SEED = 8, 7
 
 
-def warm_up(plan: Plan, arm: Arm, server, generator: Generator, progress: Progress, timing: dict) -> None:
+def warm_up(
+    arm: Arm, loads: tuple[Load, ...], server: Fleet, generator: Generator, progress: Progress, timing: dict
+) -> None:
     """One short load at the highest concurrency: the first requests of a path are slow and are never counted. The probe
     that found the server ready has been the first one alone in flight.
     """
     began = time.monotonic()
     progress.show("warming up", arm=arm.name)
-    loads = plan.loads_of(arm)
     most = max(load.concurrency for load in loads)
     generator.run(
         Load(most, max(2, min(most, 64)), loads[0].dataset, WARMUP_TOKENS, loads[0].temperature, True, WARMUP_SEED),
@@ -36,25 +38,25 @@ def warm_up(plan: Plan, arm: Arm, server, generator: Generator, progress: Progre
     timing["warm-up"] += time.monotonic() - began
 
 
-def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator, timing: dict) -> None:
+def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timing: dict) -> None:
     began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
         server.fill(prompt, "a prefix to be found by the load")
     engine, mechanism = engines.get(cell.arm.engine), mechanisms.of(cell.arm.technique)
     before = _scrape(server)
-    looked = mechanism.look(cell.arm, server, plan.host, before)
-    with hosts.Sampler(plan.host) as sampler:
+    looked = mechanism.look(cell.arm, server, server.host, before)
+    with hosts.Sampler(server.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
     result, requests = records.split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
     counters = metrics.difference(before, after, engine.COUNTERS)
-    looked_again = mechanism.look(cell.arm, server, plan.host, after)
+    looked_again = mechanism.look(cell.arm, server, server.host, after)
     evidence = {
         "key": cell.key,
-        "host": plan.host.name,
-        "section": plan.section,
+        "host": server.host.name,
+        "section": cell.section,
         "run": run.name,
         "arm": cell.arm.name,
         **cell.arm.columns(),
@@ -80,10 +82,10 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
         **mechanism.evidence(cell.arm, looked, looked_again, counters),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
         "labels": {
-            "host": plan.host.name,
+            "host": server.host.name,
             "weights": cell.arm.weights,
             "acceptance": cell.arm.acceptance,
-            "engine": "modified" if plan.environment.modified else "as released",
+            "engine": "modified" if server.environment.modified else "as released",
         },
     }
     cell_s = time.monotonic() - began
@@ -101,7 +103,7 @@ def measure_cell(plan: Plan, run: Run, cell: Cell, server, generator: Generator,
         )
 
 
-def _scrape(server) -> metrics.Snapshot:
+def _scrape(server: Fleet) -> metrics.Snapshot:
     """The counters; a server that does not answer because it is ending is a dead server, with its own cause."""
     try:
         return metrics.scrape(server.url)
@@ -110,7 +112,7 @@ def _scrape(server) -> metrics.Snapshot:
         raise
 
 
-def _alive(server) -> bool:
+def _alive(server: Fleet) -> bool:
     """One more token, asked for after the load."""
     try:
         return all(

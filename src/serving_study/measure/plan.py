@@ -24,8 +24,9 @@ from ..servers.arm import Arm
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm under a load, once."""
+    """An arm of a section under a load, once."""
 
+    section: int | str
     arm: Arm
     load: Load
     repeat: int
@@ -87,7 +88,7 @@ class Plan:
         """The arm's cells in the order in which they are measured."""
         base, identity = self.provenance(), self.identity_of(arm)
         cells = [
-            Cell(arm, load, repeat, files.key(base, identity, load.identity(), {"repeat": repeat}))
+            Cell(self.section, arm, load, repeat, files.key(base, identity, load.identity(), {"repeat": repeat}))
             for load in self.loads_of(arm)
             for repeat in range(self.repeats)
         ]

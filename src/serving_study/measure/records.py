@@ -92,53 +92,66 @@ def write_timing(run: Run, record: dict, timing: dict[str, float]) -> None:
     )
 
 
-def write_start(
-    plan: Plan,
-    run: Run,
-    arm: Arm,
-    outcome: str,
-    *,
-    reason: str | None = None,
-    figures: dict | None = None,
-    last_lines=(),
-    lost=(),
-    exit_code=None,
-    failure_s=None,
-    later: dict | None = None,
-) -> None:
-    """Store what a start came to.
+@dataclass(frozen=True)
+class StartRecord:
+    """Where it is stored what an arm's start in a run came to."""
 
-    `failed` with `figures` is an arm whose server came up and was lost before its cells were done; `later` is what went
-    wrong after all that was wanted of a good start was had.
-    """
-    command, *others = fleet.commands(arm, Path("python")).values()
-    files.write(
-        run.start_folder(arm.name) / "start.json",
-        {
-            "key": plan.arm_key(arm),
-            "host": plan.host.name,
-            "section": plan.section,
-            "run": run.name,
-            "arm": arm.name,
-            **arm.columns(),
-            "outcome": outcome,
-            "reason": reason,
-            "exit_code": exit_code,
-            "failure_s": failure_s,
-            "last_lines": list(map(logs.tidied, last_lines)),
-            "lost_cells": list(lost),
-            "figures": figures or {},
-            **({"later": later | {"last_lines": list(map(logs.tidied, later["last_lines"]))}} if later else {}),
-            "command": _published(arm, command),
-            **({"other_commands": [_published(arm, words) for words in others]} if others else {}),
-            "labels": {"host": plan.host.name, "weights": arm.weights, "acceptance": arm.acceptance},
-            "at": files.now(),
-        },
-    )
+    section: int | str
+    host: str
+    run: Run
+    arm: Arm
+    key: str
+
+    @classmethod
+    def of(cls, plan: Plan, run: Run, arm: Arm) -> "StartRecord":
+        return cls(plan.section, plan.host.name, run, arm, plan.arm_key(arm))
+
+    def write(
+        self,
+        outcome: str,
+        *,
+        reason: str | None = None,
+        figures: dict | None = None,
+        last_lines=(),
+        lost=(),
+        exit_code=None,
+        failure_s=None,
+        later: dict | None = None,
+    ) -> None:
+        """Store it.
+
+        `failed` with `figures` is an arm whose server came up and was lost before its cells were done; `later` is what
+        went wrong after all that was wanted of a good start was had.
+        """
+        arm = self.arm
+        command, *others = fleet.commands(arm, Path("python")).values()
+        files.write(
+            self.run.start_folder(arm.name) / "start.json",
+            {
+                "key": self.key,
+                "host": self.host,
+                "section": self.section,
+                "run": self.run.name,
+                "arm": arm.name,
+                **arm.columns(),
+                "outcome": outcome,
+                "reason": reason,
+                "exit_code": exit_code,
+                "failure_s": failure_s,
+                "last_lines": list(map(logs.tidied, last_lines)),
+                "lost_cells": list(lost),
+                "figures": figures or {},
+                **({"later": later | {"last_lines": list(map(logs.tidied, later["last_lines"]))}} if later else {}),
+                "command": _published(arm, command),
+                **({"other_commands": [_published(arm, words) for words in others]} if others else {}),
+                "labels": {"host": self.host, "weights": arm.weights, "acceptance": arm.acceptance},
+                "at": files.now(),
+            },
+        )
 
 
 def failure_of(error: StudyError, after_s: float) -> dict:
-    """What an error says of a server's end, as `write_start` takes it."""
+    """What an error says of a server's end, as `StartRecord.write` takes it."""
     return {
         "reason": error.reason if isinstance(error, ServerError) else str(error),
         "last_lines": tuple(getattr(error, "last_lines", ())),

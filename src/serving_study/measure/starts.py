@@ -26,7 +26,7 @@ from ..servers.server import UNSAID
 from . import records
 from .plan import Plan
 from .progress import Progress, mark_interrupted
-from .records import Results
+from .records import Results, StartRecord
 
 
 def stands(start: dict | None) -> bool:
@@ -72,7 +72,7 @@ def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupporte
     with Progress(plan.section, run, total_s=start_s * len(wanted), cells=len(wanted)) as progress:
         try:
             for arm in unsupported:
-                records.write_start(plan, run, arm, "unsupported", reason=arm.unsupported)
+                StartRecord.of(plan, run, arm).write("unsupported", reason=arm.unsupported)
             for arm in wanted:
                 progress.show("server starting", arm=arm.name)
                 if reason := _start(plan, run, arm):
@@ -92,7 +92,7 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
 
     What fails once the figures are known (memory that does not come back) is added to the record of a good start.
     """
-    figures, engine = {}, engines.get(arm.engine)
+    figures, engine, record = {}, engines.get(arm.engine), StartRecord.of(plan, run, arm)
     folder, began, free = (
         run.start_folder(arm.name),
         time.monotonic(),
@@ -103,7 +103,7 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
         with lifetime.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
             figures = server.start
             figures = figures | engine.cache_figures(metrics.scrape(server.url))
-            records.write_start(plan, run, arm, "ok", figures=figures)
+            record.write("ok", figures=figures)
         preflight.wait_for_gpu_memory(plan.host, free)
     except StoreError:
         raise
@@ -112,9 +112,9 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
         if failure["reason"].endswith(UNSAID):  # its processes went on writing while they ended
             failure["reason"] = engine.cause(whole) or failure["reason"]
         if (folder / "start.json").is_file():
-            records.write_start(plan, run, arm, "ok", figures=figures, later=failure)
+            record.write("ok", figures=figures, later=failure)
         else:
-            records.write_start(plan, run, arm, "failed", figures=engine.failure_figures(whole) | figures, **failure)
+            record.write("failed", figures=engine.failure_figures(whole) | figures, **failure)
         return failure["reason"]
     return None
 
