@@ -548,65 +548,6 @@ def prediction_errors(summary: pandas.DataFrame) -> Styler:
     )
 
 
-def effects(matrix: pandas.DataFrame, labels: str = "") -> Styler:
-    """What each technique did where, as multiples of what it is held against (`choosing.matrix`)."""
-    arms = [
-        f"<br>{row.arm}" + (f", against {row.against}" if row.against != "baseline" else "")
-        if isinstance(row.arm, str)
-        else ""
-        for row in matrix.itertuples()
-    ]
-    shown = matrix.assign(
-        technique=matrix["technique"] + arms,
-        basis=matrix["basis"].str.replace(", ", "<br>"),
-        certificate=[badge(verdict) if isinstance(verdict, str) else None for verdict in matrix["certificate"]],
-    )
-    return style(
-        _lines(shown.drop(columns=["arm", "against"])),
-        "Multiples of the arm that a technique is held against, at the lowest and the highest "
-        f"concurrency{f' ({labels})' if labels else ''}",
-    )
-
-
-def same_draft(table: pandas.DataFrame) -> Styler:
-    """One draft in sections 3 and 4, and what differs between the two (`choosing.same_draft`)."""
-    ends = [
-        DASH if math.isnan(row.low) else f"[{row.low:.2f}, {row.high:.2f}]" for row in table.itertuples(index=False)
-    ]
-    shown = table.assign(interval=ends, best=["best" if best else "" for best in table["best"]])
-    shown = shown.rename(columns={"ratio": "output throughput", "answer_tokens": "answer (tokens)"})
-    names = (
-        "host section arm concurrency output_throughput interval best prompts requests answer_(tokens) repeats engine"
-    )
-    return style(
-        shown[[name.replace("_", " ") for name in names.split()]],
-        "One draft in two sections: multiples of the baseline, and what differs",
-        {"output throughput": "{:.2f}×", "answer (tokens)": "{:.0f}"},
-    )
-
-
-def decisions(table: pandas.DataFrame, labels: str = "") -> Styler:
-    """The decision table (`choosing.decisions`), one figure a line."""
-    return style(_lines(table), f"What to look at first, and what is known of it{f' ({labels})' if labels else ''}")
-
-
-def _lines(table: pandas.DataFrame) -> pandas.DataFrame:
-    return table.map(lambda value: value.replace("\n", "<br>") if isinstance(value, str) else value)
-
-
-def advised(table: pandas.DataFrame, labels: str) -> Styler:
-    """The ranking of `advice.table`."""
-    looks = {"meets": certificates.PASS, "misses": certificates.FAIL}
-    if len(table):
-        table = table.assign(
-            verdict=[
-                badge(verdict, certificates.UNKNOWN if "no answer" in verdict else looks.get(verdict.split()[0]))
-                for verdict in table["verdict"]
-            ]
-        )
-    return style(table, f"Arms against the targets ({labels})", {"USD a million tokens": "{:.2f}"})
-
-
 def _identifier(frame: pandas.DataFrame, caption: str) -> str:
     """The caption's first words, to be found in a page, and a digest of all of it and of what the table holds: two
     tables of a page have one id only if they are the same table.
