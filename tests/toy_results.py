@@ -1,7 +1,7 @@
 """Results of a host `toy`: cells made up, stored as measured ones are."""
 
 from serving_study import files
-from serving_study.results import store
+from serving_study.results import old_cells, store
 
 
 def cell(
@@ -27,7 +27,7 @@ def cell(
         "repeat": repeat,
         "key": f"{arm}{concurrency}{repeat}",
         "at": at,
-        "technique": "none",
+        "technique": old_cells.of_name(arm)["technique"],
         "asked": {"temperature": 0.0},
         "labels": {"weights": "real", "acceptance": acceptance, "engine": "as released"},
         "speculation": None,

@@ -23,7 +23,7 @@ from serving_study.chapters.choosing.techniques import (
     TTFT,
 )
 from serving_study.chapters.kv_cache import prefixes, working_sets
-from serving_study.results import reference, store
+from serving_study.results import old_cells, reference, store
 
 CPU = "cpu-c2f5"  # one of the machines without GPUs that have published results
 
@@ -58,6 +58,8 @@ def test_every_technique_has_a_row_and_every_row_a_basis(everything):
     [
         ("draft model", "draft-k3", {"baseline", "draft-k3"}, "baseline"),
         ("draft model", "draft-k3-same-vocabulary", {"baseline"}, None),
+        ("draft model", "eagle3-k3", {"baseline"}, None),
+        ("EAGLE head", "eagle3-k3", {"baseline-again", "baseline"}, "baseline"),
         ("tensor parallelism", "7b-tp4", {"7b-tp1", "7b-tp2", "14b-tp2"}, "7b-tp1"),
         ("tensor parallelism", "14b-tp4", {"7b-tp1", "14b-tp2"}, "14b-tp2"),
         ("tensor parallelism", "14b-tp2", {"7b-tp1", "14b-tp2"}, None),
@@ -70,7 +72,7 @@ def test_every_technique_has_a_row_and_every_row_a_basis(everything):
 )
 def test_an_arm_is_held_against_what_it_replaces(technique, arm, arms, against):
     [chosen] = [known for known in techniques.TECHNIQUES if known.name == technique]
-    assert chosen.baseline(arm, arms) == against
+    assert chosen.baseline(arm, {name: old_cells.of_name(name) for name in {*arms, arm}}) == against
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,21 @@ from ...results import reference, store
 from ...theory import capacity
 from . import advice
 from .effect_matrix import end_concurrencies, how_sure, measured_with, place_of, ratio_text, repeats_text
-from .measured_effects import hosts_with_results, newest
-from .techniques import FAULT, HERE, KV, NOTHING, PREDICTED, PUBLISHED, REFERENCE, THROUGHPUT, TPOT, TTFT
+from .measured_effects import by_arm, hosts_with_results, newest
+from .techniques import (
+    DRAFTS,
+    FAULT,
+    HERE,
+    KV,
+    NOTHING,
+    PREDICTED,
+    PUBLISHED,
+    REFERENCE,
+    THROUGHPUT,
+    TPOT,
+    TTFT,
+    shown_by,
+)
 
 
 def ordered(
@@ -221,7 +234,8 @@ def same_draft() -> pandas.DataFrame:
         for section, frame in frames.items():
             lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
             table = comparisons.compare(lowest, "output_throughput", "baseline")
-            table = table[table["arm"].str.fullmatch(r"draft-k\d+")]
+            drafted = [arm for arm, columns in by_arm(lowest).items() if shown_by(columns) == DRAFTS]
+            table = table[table["arm"].isin(drafted)]
             for row in table.itertuples():
                 cells = comparisons.usable(lowest[lowest["arm"] == row.arm])
                 run = files.read(cells["file"].iloc[0].parents[3] / "run.json")

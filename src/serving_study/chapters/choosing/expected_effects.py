@@ -3,7 +3,9 @@
 from ...errors import HostError
 from ...hardware import ceilings
 from ...models import shapes
+from ...results import old_cells
 from ...theory import calibration, capacity, predictions, reuse
+from .measured_effects import by_arm
 from .techniques import KV, LONG, OWN, PREDICTED, SHARED, TECHNIQUES, THROUGHPUT, TPOT, TTFT, effect_row
 
 
@@ -27,9 +29,12 @@ def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
             .dropna(subset=["concurrency", "tpot_ms"])
             .set_index(["arm", "concurrency"])
         )
+        arms = by_arm(old_cells.with_arm_columns(table.reset_index()))  # they are the reference study's, by name
         for technique in (technique for technique in TECHNIQUES if technique.section == section):
             for arm, concurrency in table.index:
-                if base := technique.baseline(arm, {other for other, at in table.index if at == concurrency}):
+                if base := technique.baseline(
+                    arm, {other: arms[other] for other, at in table.index if at == concurrency}
+                ):
                     arm_row, base_row = table.loc[(arm, concurrency)], table.loc[(base, concurrency)]
                     for metric, column in {
                         THROUGHPUT: "output_throughput",

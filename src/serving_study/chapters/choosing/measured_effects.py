@@ -9,7 +9,8 @@ import pandas
 from ... import files, paths
 from ...analysis import comparisons, verdicts
 from ...chapters.kv_cache import prefixes, working_sets
-from ...results import certificates, reference, store
+from ...results import certificates, old_cells, reference, store
+from ...servers.arm import COLUMNS
 from .techniques import (
     FAULT,
     FEW,
@@ -39,7 +40,7 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
         return []
     outcomes, rows = frame.groupby(["arm", "concurrency"])["certificate"].agg(set), []
     for technique in (technique for technique in TECHNIQUES if technique.section == (3 if section == 4 else section)):
-        arms = dict.fromkeys(frame["arm"])
+        arms = by_arm(frame)
         against = {arm: base for arm in arms if (base := technique.baseline(arm, arms))}
         for base in dict.fromkeys(against.values()):
             again = [arm for arm, equal in comparisons.repeats(frame).items() if equal == base]
@@ -75,6 +76,11 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
                         )
                     )
     return rows
+
+
+def by_arm(frame: pandas.DataFrame) -> dict[str, dict]:
+    """Each arm of the rows with its columns."""
+    return frame.drop_duplicates("arm").set_index("arm")[list(COLUMNS)].to_dict("index")
 
 
 def better(ratios: pandas.Series, metric: str) -> pandas.Series:
@@ -226,6 +232,7 @@ def quantised_rows(host: str, basis: str) -> list[dict]:
 def reference_rows(section: int) -> list[dict]:
     """Effects in the reference study's tables: throughput and latencies by concurrency, KV tokens of the starts."""
     figures, rows = reference.load(section), []
+    arms = by_arm(old_cells.with_arm_columns(figures))
     values = {
         (row.host, row.arm, row.metric, None if pandas.isna(row.concurrency) else int(row.concurrency)): row.value
         for row in figures.itertuples()
@@ -235,9 +242,8 @@ def reference_rows(section: int) -> list[dict]:
             (name for name, theirs in THEIRS.items() if theirs == column), KV if column == "kv_cache_tokens" else None
         )
         for technique in (technique for technique in TECHNIQUES if technique.section == section and metric):
-            base = technique.baseline(
-                arm, {other for place, other, name, at in values if (place, name, at) == (host, column, concurrency)}
-            )
+            same = (other for place, other, name, at in values if (place, name, at) == (host, column, concurrency))
+            base = technique.baseline(arm, {other: arms[other] for other in same})
             if base:
                 rows.append(
                     effect_row(

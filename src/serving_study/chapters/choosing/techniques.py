@@ -1,7 +1,7 @@
 """What a technique is, which arms of which section show it, and what a row of its effects holds."""
 
 import math
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...analysis import comparisons
@@ -51,38 +51,70 @@ FEW = f"on fewer than {comparisons.LEAST_ACCEPTED} accepted tokens"
 OF_REFERENCE = "vLLM 0.27.1"  # named for the study as a whole
 
 
+NGRAM, DRAFTS, EAGLE = "n-gram look-up", "draft model", "EAGLE head"
+TENSORS, PIPELINE, REPLICAS = "tensor parallelism", "pipeline parallelism", "data-parallel replicas"
+PLAIN = "plain"
+
+
+def shown_by(columns: Mapping) -> str | None:
+    """Which technique alone an arm with these columns (`servers.arm.COLUMNS`) shows, PLAIN for none; no answer for one
+    that is measured again, or that something else sets apart.
+    """
+    technique, apart = columns["technique"], columns["distinction"]
+    if isinstance(columns["repeat_of"], str):
+        return None
+    if technique == "draft" and isinstance(apart, str) and apart.startswith("eagle"):
+        return EAGLE
+    if isinstance(apart, str) or columns["ep"]:
+        return None
+    if technique != "parallel":
+        return {"none": PLAIN, "ngram": NGRAM, "draft": DRAFTS}.get(technique)
+    split = [name for name in ("tp", "pp", "dp", "replicas") if columns[name] > 1]
+    ways = {"tp": TENSORS, "pp": PIPELINE, "dp": REPLICAS, "replicas": REPLICAS}
+    return TENSORS if not split else ways[split[0]] if len(split) == 1 else None
+
+
 @dataclass(frozen=True)
 class Technique:
-    """A technique, and the arms of a section that show it: those that match `arms`, each held against the first of
-    `against` that there is.
+    """A technique, and the section whose arms show it: each is held against its model's arm with the first of `ranks`
+    of tensor parallelism that there is (`pp`: as many as it has itself), or without them against the plain one.
     """
 
     name: str
     section: int | None = None
-    arms: str = ""
-    against: tuple[str, ...] = ()
+    ranks: tuple[int | str, ...] = ()
 
-    def baseline(self, arm: str, arms) -> str | None:
-        """The arm among `arms` that this one is held against; None for an arm of another technique, or where there is
-        none.
+    def baseline(self, arm: str, arms: Mapping[str, Mapping]) -> str | None:
+        """The arm among `arms`, name to columns, that this one is held against; None for an arm of another technique,
+        or where there is none.
         """
-        match = re.fullmatch(self.arms, arm)
-        names = [name.format(**match.groupdict()) for name in self.against] if match else []
-        first = next((name for name in names if name in arms), None)
+        own = arms[arm]
+        if shown_by(own) != self.name:
+            return None
+        kinds = {name: shown_by(columns) for name, columns in arms.items()}
+        if not self.ranks:
+            return next((name for name, kind in kinds.items() if kind == PLAIN), None)
+        by_ranks = {
+            arms[name]["tp"]: name
+            for name, kind in kinds.items()
+            if kind == TENSORS and arms[name]["model"] == own["model"]
+        }
+        wanted = (own[ranks] if isinstance(ranks, str) else ranks for ranks in self.ranks)
+        first = next((by_ranks[ranks] for ranks in wanted if ranks in by_ranks), None)
         return None if first == arm else first
 
 
 TECHNIQUES = (
-    Technique("n-gram look-up", 3, r"ngram-k\d+", ("baseline",)),
-    Technique("draft model", 3, r"draft-k\d+", ("baseline",)),
-    Technique("EAGLE head", 3, r"eagle\d*-k\d+", ("baseline",)),
-    Technique("tensor parallelism", 5, r"(?P<model>.+?)-tp\d+", ("{model}-tp1", "{model}-tp2")),
-    Technique("pipeline parallelism", 5, r"(?P<model>.+?)-pp(?P<ranks>\d+)", ("{model}-tp{ranks}",)),
+    Technique(NGRAM, 3),
+    Technique(DRAFTS, 3),
+    Technique(EAGLE, 3),
+    Technique(TENSORS, 5, (1, 2)),
+    Technique(PIPELINE, 5, ("pp",)),
     Technique("prefix caching"),
     Technique("prefill/decode split"),
     Technique("KV offload"),
     Technique("quantised KV cache"),
-    Technique("data-parallel replicas", 5, r"(?P<model>.+?)-(dp|replicas)\d+", ("{model}-tp1",)),
+    Technique(REPLICAS, 5, (1,)),
 )
 
 
