@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from serving_study import paths
-from serving_study.analysis import comparisons, plots, tables
+from serving_study.analysis import comparisons, crossovers, plots, tables
 from serving_study.chapters.speculation import draft_cost
 from serving_study.errors import ParameterError
 from serving_study.results import old_cells, store
@@ -100,7 +100,7 @@ def test_the_twin_of_the_fresh_clone_is_no_difference():
     frame = cells({("baseline", 4): [100.0], ("baseline-again", 4): [76.9], ("draft-k1", 4): [77.0]})
     assert comparisons.compare(frame, "output_throughput", "baseline")["differs"].tolist() == [False, False]
     assert "(0.77×)" not in tables.throughput(frame, "output_throughput").to_html()
-    assert comparisons.crossings(frame, "output_throughput", "baseline")[0].words == "nowhere certain from 4 to 4"
+    assert crossovers.crossings(frame, "output_throughput", "baseline")[0].words == "nowhere certain from 4 to 4"
 
 
 def test_comparisons_go_by_what_a_chapter_varies():
@@ -338,7 +338,7 @@ def crossing(**ratios):
             ("baseline-again", concurrency): [100.4, 100.9],
         }
     return next(
-        found for found in comparisons.crossings(cells(values), "output_throughput", "baseline") if found.arm == "arm"
+        found for found in crossovers.crossings(cells(values), "output_throughput", "baseline") if found.arm == "arm"
     )
 
 
@@ -371,21 +371,21 @@ def test_the_table_of_crossovers_says_how_sure_it_is():
 
 def test_a_crossover_without_a_floor_is_unknown():
     frame = cells({("baseline", 1): [100.0], ("arm", 1): [150.0]})
-    assert comparisons.crossings(frame, "output_throughput", "baseline")[0].words == "unknown: nothing bounds the noise"
+    assert crossovers.crossings(frame, "output_throughput", "baseline")[0].words == "unknown: nothing bounds the noise"
 
 
 def test_a_crossover_is_narrowed_inside_its_interval_or_upwards():
-    inside = comparisons.between(crossing(c1=1.5, c4=1.2, c16=0.8), 2, 64)
-    assert inside == [6, 10] and comparisons.between(crossing(c1=1.5, c4=1.2, c16=0.8), 1, 64) == [8]
+    inside = crossovers.between(crossing(c1=1.5, c4=1.2, c16=0.8), 2, 64)
+    assert inside == [6, 10] and crossovers.between(crossing(c1=1.5, c4=1.2, c16=0.8), 1, 64) == [8]
     assert (
-        comparisons.between(crossing(c1=1.5, c4=1.2), 2, 64) == [10, 16]
-        and comparisons.between(crossing(c1=1.5, c4=1.2), 2, 4) == []
+        crossovers.between(crossing(c1=1.5, c4=1.2), 2, 64) == [10, 16]
+        and crossovers.between(crossing(c1=1.5, c4=1.2), 2, 4) == []
     )
     assert (
-        comparisons.between(crossing(c1=0.5, c4=0.4), 2, 64) == []
-        and comparisons.between(crossing(c1=1.5, c4=1.2, c16=0.8), 0, 64) == []
+        crossovers.between(crossing(c1=0.5, c4=0.4), 2, 64) == []
+        and crossovers.between(crossing(c1=1.5, c4=1.2, c16=0.8), 0, 64) == []
     )
-    assert comparisons.between(crossing(c4=1.5, c5=0.8), 3, 64) == []
+    assert crossovers.between(crossing(c4=1.5, c5=0.8), 3, 64) == []
 
 
 def spoken(arm: str, tpot: float, made: int, drafts=math.nan, drafted=math.nan, accepted=math.nan) -> pandas.DataFrame:

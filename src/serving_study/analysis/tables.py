@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 
 from .. import paths
 from ..results import certificates, reference, store
-from . import comparisons, verdicts
+from . import comparisons, crossovers, verdicts
 
 DASH = "–"
 WORDS = ("evidence", "reason", "found")
@@ -303,7 +303,7 @@ def _failed_checks(cells: pandas.DataFrame) -> str:
 def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Styler:
     """Up to which concurrency each arm pays, as an interval, and how sure that is."""
     rows = []
-    for crossing in comparisons.crossings(frame, metric, baseline):
+    for crossing in crossovers.crossings(frame, metric, baseline):
         sure = (
             f"{comparisons.CONFIDENCE:.0%} intervals of {crossing.repeats} repeats, and the noise floor"
             if crossing.repeats > 1

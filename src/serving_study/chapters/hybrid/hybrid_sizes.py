@@ -50,16 +50,16 @@ COLUMNS = (
     "arm",
 )
 USUAL_LENGTH = hybrid.USUAL["max_model_len"]
-NAMED = {
-    "model": "model",
-    "setting": "setting",
-    "kv_cache_tokens": "tokens",
-    "predicted_tokens": "predicted",
-    "error": "error",
-    "max_concurrency": "concurrency",
-    "kib_per_token": "KiB a token",
-    "kv_gib": "KV cache (GiB)",
-    "outcome": "outcome",
+STARTED = {
+    "model": ("model", None),
+    "setting": ("setting", None),
+    "kv_cache_tokens": ("tokens", "{:,.0f}"),
+    "predicted_tokens": ("predicted", "{:,.0f}"),
+    "error": ("error", "{:+.2%}"),
+    "max_concurrency": ("concurrency", "{:.2f}×"),
+    "kib_per_token": ("KiB a token", "{:.2f}"),
+    "kv_gib": ("KV cache (GiB)", "{:.2f}"),
+    "outcome": ("outcome", None),
 }
 
 
@@ -158,20 +158,12 @@ def started(frame: pandas.DataFrame) -> Styler:
     shown = frame[frame["kv_cache_tokens"].notna()].assign(
         setting=lambda rows: [setting(row) for row in rows.to_dict("records")]
     )
-    formats = {
-        "KV cache (GiB)": "{:.2f}",
-        "tokens": "{:,.0f}",
-        "concurrency": "{:.2f}×",
-        "KiB a token": "{:.2f}",
-        "predicted": "{:,.0f}",
-        "error": "{:+.2%}",
-    }
     caption = (
         f"What servers say of their KV cache ({tables.labels(shown)})"
         if len(shown)
         else "What servers say of their KV cache: none came up here"
     )
-    return tables.style(shown[[*NAMED]].rename(columns=NAMED), caption, formats)
+    return tables.style(shown[[*STARTED]], caption, STARTED)
 
 
 def not_started(frame: pandas.DataFrame) -> Styler:
@@ -182,18 +174,10 @@ def not_started(frame: pandas.DataFrame) -> Styler:
         setting=lambda rows: [setting(row) for row in rows.to_dict("records")]
     )
     shown = shown.assign(predicted_needed_gib=shown["predicted_needed_gib"].where(shown["needed_gib"].notna()))
-    named = {
-        "model": "model",
-        "setting": "setting",
-        "outcome": "outcome",
-        "reason": "reason",
-        "needed_gib": "needs (GiB)",
-        "predicted_needed_gib": "predicted (GiB)",
-    }
     return tables.style(
-        shown[[*named]].rename(columns=named),
+        shown[["model", "setting", "outcome", "reason", "needed_gib", "predicted_needed_gib"]],
         f"Settings whose server does not answer ({', '.join(dict.fromkeys(frame['host'])) or 'nothing was started'})",
-        {"needs (GiB)": "{:.2f}", "predicted (GiB)": "{:.2f}"},
+        {"needed_gib": ("needs (GiB)", "{:.2f}"), "predicted_needed_gib": ("predicted (GiB)", "{:.2f}")},
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas
 
-from ...analysis import comparisons
+from ...analysis import crossovers
 from ...measure import sweep
 from ...measure.plan import Plan
 from ...measure.records import Results
@@ -31,8 +31,8 @@ def narrow(
         return frame
     highest = by_name[baseline].options.get("max_num_seqs") or max(load.concurrency for load in plan.loads)
     wanted = {
-        crossing.arm: comparisons.between(crossing, cells, highest)
-        for crossing in comparisons.crossings(frame, metric, baseline)
+        crossing.arm: crossovers.between(crossing, cells, highest)
+        for crossing in crossovers.crossings(frame, metric, baseline)
     }
     wanted = {arm: between for arm, between in wanted.items() if between}
     if not wanted:
