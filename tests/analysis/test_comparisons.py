@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from serving_study import paths
-from serving_study.analysis import comparisons, crossovers, plots, tables
+from serving_study.analysis import comparisons, crossovers, host_tables, plots, tables
 from serving_study.chapters.speculation import draft_cost
 from serving_study.errors import ParameterError
 from serving_study.results import old_cells, store
@@ -416,13 +416,13 @@ def test_look_up_of_repeating_text_proposes_nearly_always():
     """The H200's random weights repeat themselves; a text that means something does not."""
     loud = comparisons.rounds(draft_cost.arms(), "baseline").query("arm == 'ngram-k3'")
     assert loud["proposing"].between(0.96, 0.97).all() and len(loud) == 6
-    for host in tables.other_hosts(3, {"h200x1"}):
+    for host in host_tables.other_hosts(3, {"h200x1"}):
         quiet = comparisons.rounds(store.Store(host, 3, paths.RESULTS_PUBLISHED).newest(), "baseline")
         assert quiet.query("arm == 'ngram-k3'")["proposing"].max() < 0.3
 
 
 def test_a_gain_stands_beside_its_accepted_tokens_and_rests_on_enough():
-    published = (store.Store(host, 3, paths.RESULTS_PUBLISHED).newest() for host in tables.other_hosts(3, set()))
+    published = (store.Store(host, 3, paths.RESULTS_PUBLISHED).newest() for host in host_tables.other_hosts(3, set()))
     frame = next(frame for frame in published if comparisons.accepted(frame).get(("ngram-k3", 1)) == 8)
     assert "1.26×, 8 accepted" in tables.throughput(frame, "output_throughput").to_html()
     table = comparisons.compare(frame, "output_throughput", "baseline")

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from serving_study import cli, paths
-from serving_study.analysis import tables, verdicts
+from serving_study.analysis import host_tables, verdicts
 from serving_study.analysis.verdicts import DIFFERS, NOT_COMPARABLE, REPRODUCES, Study
 from serving_study.chapters.speculation import crossover
 from serving_study.errors import ParameterError
@@ -223,6 +223,6 @@ def test_a_comparison_says_which_machines_it_is_of():
         assert line in shown.output.splitlines(), shown.output
     # Two processors of one name under two kernels are two machines: no absolute figure is held against the other's.
     assert "machine: AMD EPYC" in shown.output and "  absolute  " not in shown.output
-    caption = tables.hosts(3, "output_throughput", ["baseline"], store.Store("cpu-46af", 3).newest()).caption
+    caption = host_tables.hosts(3, "output_throughput", ["baseline"], store.Store("cpu-46af", 3).newest()).caption
     assert "cpu-c2f5: AMD EPYC, 2 cores, 24 GiB, kvm, kernel 6.18.44-fc-v657" in caption
     assert verdicts.machine_lines("reference/l4x1", 3) == ["reference/l4x1: as the reference study states it"]

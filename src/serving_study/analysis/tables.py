@@ -6,15 +6,14 @@ A cell whose certificate failed shows its figure struck through and takes no par
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import product
 
 import pandas
 from pandas.io.formats.style import Styler
 
-from .. import paths
-from ..results import certificates, reference, store
-from . import comparisons, crossovers, verdicts
+from ..results import certificates, store
+from . import comparisons, crossovers
 
 DASH = "–"
 WORDS = ("evidence", "reason", "found")
@@ -323,74 +322,6 @@ def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseli
     )
 
 
-def explained(section: int, host: str) -> Styler:
-    """What TPOT explains of the reference study's throughput ratios."""
-    return style(
-        verdicts.explained(section, host),
-        f"What the reference study's TPOT explains of its throughput ratios ({host}, reference)",
-        {
-            "ratio": ("throughput ratio", "{:.2f}×"),
-            "latency": ("TPOT ratio", "{:.2f}×"),
-            "rest": "{:.2f}×",
-            "share": ("explained by TPOT", "{:.0%}"),
-        },
-    )
-
-
-def verdicts_table(frame: pandas.DataFrame, section: int, tolerance: float = verdicts.TOLERANCE) -> Styler:
-    """This host's cells against its own earlier runs, the other hosts' and the reference study: how many figures
-    reproduce, and why not.
-    """
-    host = frame["host"].iloc[0]
-    own = verdicts.of_files(host, list(frame["file"]))
-    others = verdicts.earlier(host, section, set(frame["file"]))[-4:]
-    others += other_studies(section, {host})
-    others += [verdicts.study(f"reference/{name}", section) for name in reference.load(section)["host"].unique()]
-    rows = []
-    for other in others:
-        table = verdicts.verdicts(own, other, tolerance=tolerance)
-        for kind, verdict_rows in table.groupby("kind", sort=False):
-            row = {"against": other.name, "figures": "ratios" if kind == "ratio" else kind}
-            rows.append(row | {"verdict": verdict_badges(verdict_rows), "found": reason(verdict_rows)})
-    return style(
-        pandas.DataFrame(rows, columns=["against", "figures", "verdict", "found"]),
-        f"Does it reproduce? ({'; '.join([labels(frame), *machines([host, *other_hosts(section, {host})], section)])})",
-    )
-
-
-def other_studies(section: int, own: set[str]) -> list[verdicts.Study]:
-    """What the `other_hosts` measured."""
-    return [
-        verdicts.of_files(name, list(store.Store(name, section, paths.RESULTS_PUBLISHED).newest()["file"]))
-        for name in other_hosts(section, own)
-    ]
-
-
-def verdict_badges(verdict_rows: pandas.DataFrame) -> str:
-    """How many figures came to each verdict, a line each."""
-    counts = verdict_rows["verdict"].value_counts()
-    looks = {
-        verdicts.DIFFERS: certificates.FAIL,
-        verdicts.REPRODUCES: certificates.PASS,
-        verdicts.NOT_COMPARABLE: certificates.UNKNOWN,
-    }
-    return "<br>".join(f"{badge(name, look)} {counts[name]}" for name, look in looks.items() if name in counts)
-
-
-def reason(verdict_rows: pandas.DataFrame) -> str:
-    """What a table of verdicts rests on: the figure that differs most, or what is unequal."""
-    differing = verdict_rows[verdict_rows["verdict"] == verdicts.DIFFERS]
-    if len(differing):
-        row = differing.loc[differing["change"].abs().idxmax()]
-        return (
-            f"most: {METRIC_NAMES.get(row['metric'], row['metric'])} of {row['arm']} at concurrency "
-            f"{row['concurrency']}, {row['why']}"
-        )
-    unequal = verdict_rows[verdict_rows["verdict"] == verdicts.NOT_COMPARABLE]["why"]
-    names = dict.fromkeys(part.split(": ")[0] for why in unequal for part in why.split("; "))
-    return f"unequal: {', '.join(names)}" if names else "all within their intervals or the tolerance"
-
-
 def certificate(frame: pandas.DataFrame, by: str = "concurrency", proof: Callable[[dict], str] | None = None) -> Styler:
     """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked. `proof` says of
     a stored cell how its mechanism was proved; without it stands how many checks passed.
@@ -469,65 +400,6 @@ def timing(frame: pandas.DataFrame) -> Styler:
         f"Where the time went, over {frame['run'].nunique()} run{'s' if frame['run'].nunique() != 1 else ''}",
         {"seconds": ("time (s)", "{:.1f}"), "share": "{:.1%}"},
     )
-
-
-def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, baseline: str | None = None) -> Styler:
-    """`metric` by host, concurrency and arm: this host, the other hosts under data/results, the reference study.
-
-    With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
-    """
-    frames = [
-        own,
-        *(
-            store.Store(host, section, paths.RESULTS_PUBLISHED).newest()
-            for host in other_hosts(section, set(own["host"]))
-        ),
-    ]
-    table = pandas.concat(
-        [_pivot(frame, metric, arms, baseline) for frame in frames]
-        + [_reference_pivot(section, metric, arms, baseline)]
-    )
-    name = METRIC_NAMES.get(metric, metric)
-    unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
-    number = "{:.2f}×" if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
-    said = [words for words in map(labels, frames) if "," in words]
-    said += machines([frame["host"].iloc[0] for frame in frames], section)
-    return style(table, f"{unit}, by host" + (f" ({'; '.join(said)})" if said else ""), {arm: number for arm in arms})
-
-
-def machines(names: Iterable[str], section: int | str) -> list[str]:
-    """Which machine each host's name is, for captions, and what of its cells takes no part."""
-    descriptions = [f"{name}: {words}" for name in names if (words := store.machine_of(name))]
-    stores = (store.Store(name, section, paths.RESULTS_PUBLISHED) for name in names)
-    return descriptions + [said for known in stores if (said := known.left_out())]
-
-
-def other_hosts(section: int, own: set[str]) -> list[str]:
-    """Hosts with stored results of `section`, beside `own`."""
-    return [host for host in store.measured_hosts(section, paths.RESULTS_PUBLISHED) if host not in own]
-
-
-def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
-    means = comparisons.summary(frame, metric).pivot(index="concurrency", columns="arm", values="mean")
-    return _rows(frame["host"].iloc[0], means, arms, baseline)
-
-
-def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
-    frame = reference.load(section)
-    frame = frame[(frame["metric"] == metric) & frame["concurrency"].notna()]
-    parts = [
-        _rows(f"{host}, reference", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline)
-        for host, rows in frame.groupby("host", sort=False)
-    ]
-    return pandas.concat(parts) if parts else pandas.DataFrame(columns=["host", "concurrency", *arms])
-
-
-def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | None) -> pandas.DataFrame:
-    if baseline:
-        means = means.div(means[baseline], axis=0)
-    means = means.reindex(columns=arms)
-    means.insert(0, "host", host)
-    return means.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})
 
 
 def prediction_errors(summary: pandas.DataFrame) -> Styler:

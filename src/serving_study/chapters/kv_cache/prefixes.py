@@ -13,7 +13,7 @@ import math
 import pandas
 
 from ... import paths
-from ...analysis import comparisons, tables
+from ...analysis import comparisons, host_tables
 from ...engines import base
 from ...errors import StudyError
 from ...hardware import ceilings
@@ -109,7 +109,7 @@ def elsewhere(plan) -> dict[str, pandas.DataFrame]:
     order = {name: place for place, name in enumerate((CACHED, CONTROL, QUANTISED, None, *TIERS))}
     cells_by_host = {
         host: store.Store(host, plan.section, paths.RESULTS_PUBLISHED).newest()
-        for host in tables.other_hosts(plan.section, {plan.host.name})
+        for host in host_tables.other_hosts(plan.section, {plan.host.name})
     }
     return {
         host: frame.assign(place=frame["arm"].where(frame["repeat_of"].isna(), None).map(order))

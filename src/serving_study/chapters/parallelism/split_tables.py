@@ -9,7 +9,7 @@ import pandas
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ...analysis import comparisons, drawing, tables, verdicts
+from ...analysis import comparisons, drawing, host_tables, tables, verdicts
 from ...hardware import links
 from ...results import old_cells, reference
 from ...theory import predictions
@@ -170,21 +170,21 @@ def verdicts_table(cells: pandas.DataFrame, tolerance: float = verdicts.TOLERANC
     as baseline: ratios, and why not.
     """
     own = verdicts.of_files(cells["host"].iloc[0], list(cells["file"]))
-    published = tables.other_studies(splits.SECTION, set(cells["host"]))
+    published = host_tables.other_studies(splits.SECTION, set(cells["host"]))
     rows = []
     for other in [*published, verdicts.study("reference/a10gx4", splits.SECTION)]:
         table = splits.verdicts_by_model(own, other, tolerance=tolerance)
         ratios = table[table["kind"] == "ratio"]
-        reasons = [tables.reason(rows) for _, rows in ratios.groupby("model", sort=False)]
+        reasons = [host_tables.reason(rows) for _, rows in ratios.groupby("model", sort=False)]
         rows.append(
             {
                 "against": other.name,
-                "verdict": tables.verdict_badges(ratios) or tables.badge("unknown"),
+                "verdict": host_tables.verdict_badges(ratios) or tables.badge("unknown"),
                 "found": "<br>".join(dict.fromkeys(reasons)) or "no arm pair in common",
             }
         )
     names = [own.name, *(other.name for other in published)]
-    said = "; ".join([tables.labels(cells), *tables.machines(names, splits.SECTION)])
+    said = "; ".join([tables.labels(cells), *host_tables.machines(names, splits.SECTION)])
     return tables.style(pandas.DataFrame(rows), f"Do the ratios reproduce? ({said})")
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import pandas
 
 from ... import files, paths
-from ...analysis import comparisons, tables, verdicts
+from ...analysis import comparisons, host_tables, tables, verdicts
 from ...errors import HostError, ModelError, ParameterError
 from ...hardware import ceilings, hosts, prices
 from ...models import checkpoints, shapes
@@ -89,7 +89,7 @@ def others(cells: pandas.DataFrame) -> list[pandas.DataFrame]:
     """The published cells of each other host."""
     return [
         store.Store(name, SECTION, paths.RESULTS_PUBLISHED).newest()
-        for name in tables.other_hosts(SECTION, set(cells["host"]))
+        for name in host_tables.other_hosts(SECTION, set(cells["host"]))
     ]
 
 
