@@ -65,6 +65,11 @@ class FakeEngine:
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
 
+    def template(self, arm, host, variables):
+        """Only where a test asks for one, by the modules that it is to import."""
+        modules = os.environ.get("FAKE_TEMPLATE", "").split()
+        return base.Template(tuple(modules), frozenset({"ARM", "LATE"})) if modules else None
+
     def problems(self, arm, accepted, versions):
         return []
 

@@ -61,6 +61,9 @@ class OtherEngine:
             "ARM": process.name,
         } | process.environment
 
+    def template(self, process, host, variables):
+        return None
+
     def version(self, versions):
         return versions.get("other")
 
@@ -73,8 +76,8 @@ class OtherEngine:
     def host_cache_gib(self, arm):
         return 0.0
 
-    def is_loading(self, log):
-        return "[other] weights" in log
+    def phase(self, log):
+        return base.WEIGHTS if "[other] weights" in log else base.IMPORTS
 
     def start_figures(self, log):
         weights = re.search(r"loaded: ([\d.]+) GiB", log)

@@ -295,7 +295,34 @@ def test_the_cause_in_a_whole_log_with_colours(name):
 def test_the_figures_of_a_start_with_colours(name):
     assert vllm.start_figures(coloured(log(name))) == vllm.start_figures(log(name)) != {}
     assert vllm.cause(coloured(log(name))) is None
-    assert vllm.is_loading(coloured(log(name))) == vllm.is_loading(log(name))
+    assert vllm.phase(coloured(log(name))) == vllm.phase(log(name)) == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("cpu-baseline", {"imports": 1, "weights": 38, "profiling": 52, "other": 55}),
+        ("cpu-ngram-k3", {"imports": 1, "weights": 41, "profiling": 56, "other": 59}),
+        ("cpu-hybrid", {"imports": 1, "weights": 38, "profiling": 49, "other": 54}),
+        ("gpu-baseline", {"imports": 1, "weights": 3, "profiling": 4, "other": 8}),
+    ],
+)
+def test_a_starts_phases_by_the_line_of_the_log_at_which_they_begin(name, lines):
+    begun, sofar = {}, ""
+    for number, line in enumerate(log(name).splitlines(keepends=True), 1):
+        sofar += line
+        begun.setdefault(vllm.phase(sofar), number)
+    assert begun == lines
+    assert vllm.phase("Starting to load model\nModel loading took 1 GiB\nCapturing CUDA graphs:  10%|") == "capture"
+
+
+def test_a_template_is_for_a_cpu_host_with_intels_openmp_and_no_connector():
+    variables = {"LD_PRELOAD": "/venv/lib/libiomp5.so"}
+    assert vllm.template(BASELINE.server, CPU, variables) is vllm.TEMPLATE
+    assert vllm.template(BASELINE.server, GPU, variables) is None
+    assert vllm.template(BASELINE.server, CPU, {"LD_PRELOAD": "/lib/libgomp.so.1"}) is None
+    connected = BASELINE.variant(options={**OPTIONS, "kv_transfer_config": {"kv_connector": "LMCacheConnectorV1"}})
+    assert vllm.template(connected.server, CPU, variables) is None
 
 
 def coloured(text: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from fake_study import CRASHED, OUT_OF_MEMORY, both, cells, failed, starts, wait_for
 
 from serving_study import files, loads
+from serving_study.engines import base
 from serving_study.errors import DatasetError, EngineEnvironmentError, HostError, ModelError, ServerError, StoreError
 from serving_study.measure import starts as serving_starts
 from serving_study.measure import sweep
@@ -54,6 +55,10 @@ def test_good_arms_pass_with_every_check_made(study):
     assert [event["prompts"] for event in study.events("load")] == [4, 8, 8, 8, 8] * 2
     sent = study.events("stream")[-1]
     assert sent["temperature"] == 0.0 and sent["ignore_eos"] is True and sent["max_tokens"] == 12
+    figures = starts(results)["baseline"]["figures"]
+    assert set(figures["phases"]) <= set(base.PHASES) and {base.FIRST_REQUEST, base.OTHER} <= set(figures["phases"])
+    assert min(figures["phases"].values()) >= -0.001
+    assert sum(figures["phases"].values()) == pytest.approx(figures["startup_s"], abs=0.01)
     run = files.read(results.run.folder / "run.json")
     assert (
         set(run["timing"]) == {"start", "warm-up", "load", "stop", "harness"}

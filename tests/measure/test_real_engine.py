@@ -1,18 +1,26 @@
 """The real `vllm bench serve`, in the real CPU environment, against a server whose every answer is known."""
 
+import contextlib
+import json
+import os
 from dataclasses import replace
 
+import psutil
 import pytest
 from fake_study import TIMED
 
 from serving_study import environments, files, loads
 from serving_study.chapters.kv_cache import prefixes
+from serving_study.engines import vllm
+from serving_study.environments import scripts
 from serving_study.errors import LoadError
+from serving_study.hardware import hosts
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweep
 from serving_study.models import checkpoints
 from serving_study.results import store
-from serving_study.servers import lifetime
+from serving_study.servers import lifetime, metrics, templates
+from serving_study.servers.arm import Arm
 
 pytestmark = pytest.mark.alone
 
@@ -147,3 +155,50 @@ def test_a_load_that_the_real_parser_refuses_is_an_error_with_its_cause(
         answer = generator.run(plan.loads[0], server, tokenizer=str(target.folder))
         assert answer["result"]["completed"] == 3 and answer["client"]["wall_s"] >= answer["result"]["duration"] > 0
     assert "--no-such-option" in (tmp_path / "generator.log").read_text()
+
+
+HOLDERS = """
+import importlib, json, os, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+replaced = ("async_tensor_h2d", "UvaBuffer")  # by the module that a CPU worker's class imports first
+modules = list(sys.modules.items())
+print(json.dumps(sorted(name for name, module in modules if set(replaced) & set(getattr(module, "__dict__", ())))))
+"""
+
+
+def test_a_template_has_kept_nothing_that_a_worker_replaces_and_would_not_have_kept(environment, tmp_path):
+    """A worker by itself imports the executor, at whose word it starts, and then its class."""
+    (tmp_path / "holders.py").write_text(HOLDERS)
+    found = []
+    for modules in (vllm.TEMPLATE.modules[:1], vllm.TEMPLATE.modules):
+        said = scripts.run(environment.python, tmp_path / "holders.py", *modules, deadline_s=180).check().lines
+        found.append(json.loads(said[-1]))
+    assert found[0] == found[1] and "vllm.utils.torch_utils" in found[0]
+
+
+@pytest.mark.timeout(600)
+def test_a_real_server_from_a_template_is_as_one_that_starts_by_itself(environment, target, tmp_path):
+    """The same processes, titles, cores and OpenMP, the same answer and counters; less time."""
+    options = {"max_model_len": 512, "max_num_seqs": 4, "seed": 42, "enforce_eager": True}
+    arm = Arm.of("real", target, options=options, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=0)
+    host, seen = hosts.detect("cpu"), []
+    for how in (templates.kept, contextlib.nullcontext):
+        with how(), lifetime.serve(arm, host, environment, tmp_path / how.__name__) as server:
+            tree = {}
+            for process in [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]:
+                words = " ".join(process.cmdline()).strip()
+                if "resource_tracker" in words or "template.py" in words:  # the helpers of forked ones
+                    continue
+                cores = sorted(tuple(sorted(os.sched_getaffinity(thread.id))) for thread in process.threads())
+                tree[words.replace(str(server.port), "PORT")] = set(cores)
+            assert server.owns_port() is True
+            series = metrics.scrape(server.url)
+            seen.append((tree, server.start.pop("probe_text"), series.total("vllm:generation_tokens_total")))
+            assert (server.start.get("started_from") == "template") == (how is templates.kept)
+            assert sum(server.start["phases"].values()) == pytest.approx(server.start["startup_s"], abs=0.01)
+            figures = {name: server.start[name] for name in ("kv_cache_tokens", "max_concurrency")}
+            seen[-1] += (figures,)
+        assert [process.warden.returncode for process in server.running] == [0]
+    assert seen[0] == seen[1]
+    assert {words for words in seen[0][0] if words.startswith("VLLM::")} == {"VLLM::EngineCore", "VLLM::Worker"}

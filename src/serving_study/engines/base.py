@@ -43,6 +43,11 @@ NAMES = (
 TTFT, E2E, QUEUE = "ttft_s", "e2e_s", "queue_s"  # histograms, in seconds
 TTFT_SUM = "ttft_sum_s"  # a histogram's sum as a counter: of requests that come one by one, each one's own
 
+# Of a start, in this order; what a server does before it answers that is none of them is `OTHER`.
+IMPORTS, WEIGHTS, PROFILING, CAPTURE, OTHER = "imports", "weights", "profiling", "capture", "other"
+FIRST_REQUEST = "first request"
+PHASES = (IMPORTS, WEIGHTS, PROFILING, CAPTURE, FIRST_REQUEST, OTHER)
+
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -82,6 +87,16 @@ class Counters:
     block_size: tuple[str, str]
 
 
+@dataclass(frozen=True)
+class Template:
+    """How a process is made that forks for servers (engine_side/template.py): the `modules` that it imports, and the
+    variables that are read `late`, after the imports, in which servers of one template may differ.
+    """
+
+    modules: tuple[str, ...]
+    late: frozenset[str] = frozenset()
+
+
 # What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
 DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
 
@@ -110,6 +125,9 @@ class Engine(Protocol):
     def environment(self, process: Process, host: Host, python: Path) -> dict[str, str]:
         """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
 
+    def template(self, process: Process, host: Host, variables: Mapping[str, str]) -> Template | None:
+        """The template that a server with these variables may be forked from; None where it is started by itself."""
+
     def version(self, versions: Mapping[str, str]) -> str | None:
         """Its version among those of an interpreter's distributions; None where it is not installed."""
 
@@ -122,8 +140,8 @@ class Engine(Protocol):
     def host_cache_gib(self, process: Process) -> float:
         """A rank's KV cache on a CPU host, GiB."""
 
-    def is_loading(self, log: str) -> bool:
-        """Whether a server has done its imports and goes on to its weights."""
+    def phase(self, log: str) -> str:
+        """Which of `PHASES` a server that starts is in, by its log so far."""
 
     def start_figures(self, log: str) -> dict:
         """Memory figures and seconds that the log of a start says; what it does not print is missing, never zero."""

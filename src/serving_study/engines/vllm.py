@@ -27,7 +27,7 @@ RANKS = ("VLLM::Worker", "VLLM::EngineCore")  # the engine computes itself where
 BENCH = ("--backend", "vllm", "--endpoint", "/v1/completions")
 SPLIT_AT = re.compile(r"[\s:]")
 problems = options.problems
-cause, is_loading = vllm_logs.cause, vllm_logs.is_loading
+cause, phase = vllm_logs.cause, vllm_logs.phase
 start_figures, failure_figures = vllm_logs.start_figures, vllm_logs.failure_figures
 
 CACHE = "vllm:cache_config_info"
@@ -129,6 +129,22 @@ def environment(process: Process, host: Host, python: Path) -> dict[str, str]:
             else ",".join(map(str, own_cores))
         )
     return variables | {key: str(value) for key, value in process.environment.items()}
+
+
+# What a worker, too, has imported before its own class: that one replaces parts of torch, and of vLLM, which whoever
+# imported them earlier would have kept.
+TEMPLATE = base.Template(
+    ("vllm.v1.executor.multiproc_executor", "vllm.v1.engine.core_client"),
+    frozenset({"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_SERVER_DEV_MODE"}),
+)
+
+
+def template(process: Process, host: Host, variables: Mapping[str, str]) -> base.Template | None:
+    """None on a GPU, which a fork must not find in use; where another OpenMP than Intel's is loaded, which would not
+    read a fork's variables; and with a KV connector, whose library has settings and threads of its own.
+    """
+    plain = not host.gpus and "kv_transfer_config" not in process.options and "numa_bind" not in process.options
+    return TEMPLATE if plain and "libiomp5" in variables.get("LD_PRELOAD", "") else None
 
 
 def caches() -> dict[str, str]:

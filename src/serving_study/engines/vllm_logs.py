@@ -10,7 +10,7 @@ a consequence where there is another one.
 import re
 import signal
 
-from . import logs
+from . import base, logs
 
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "
@@ -57,6 +57,14 @@ BUS_ERROR = f"a bus error, as where shared memory (/dev/shm) is full: {MORE_SHAR
 CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 NEEDED = re.compile(r"\((?P<needed>[\d.]+) GiB KV cache is needed")
 GIVEN = re.compile(r"Explicitly set \((?P<given>[\d.]+)/[\d.]+\) GiB for KV cache")
+# By what a phase is known to have begun, the last one first. A GPU's worker says when its weights are there, a CPU's
+# goes on to its warm-up, where there is one, and to its KV cache.
+REACHED = (
+    (base.OTHER, re.compile(r"init engine \(|Graph capturing finished")),
+    (base.CAPTURE, re.compile(r"Capturing CUDA graph")),
+    (base.PROFILING, re.compile(r"Model loading took|Warming up model|KV cache layout|GiB for KV cache")),
+    (base.WEIGHTS, re.compile(r"Starting to load model")),
+)
 LONGEST = re.compile(r"estimated maximum model length is (?P<longest>\d+)")
 
 
@@ -92,9 +100,12 @@ def start_figures(log: str) -> dict:
     return figures
 
 
-def is_loading(log: str) -> bool:
-    """Whether a server has done its imports and goes on to its weights."""
-    return "Starting to load model" in logs.plain(log)
+def phase(log: str) -> str:
+    """Which of `base.PHASES` a server that starts is in; profiling is all from the weights to the first capture: the
+    compilation, the run that measures memory, the KV cache.
+    """
+    log = logs.plain(log)
+    return next((name for name, reached in REACHED if reached.search(log)), base.IMPORTS)
 
 
 def failure_figures(log: str) -> dict:

@@ -20,7 +20,7 @@ from ..errors import StoreError, StudyError
 from ..hardware import hosts
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import lifetime, metrics, preflight
+from ..servers import lifetime, metrics, preflight, templates
 from ..servers.arm import Arm
 from ..servers.server import UNSAID
 from . import records
@@ -49,7 +49,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
     result = Results(plan, known)
     if not plan.arms:
         return result
-    with known.lock():
+    with known.lock(), templates.kept():
         store.name_results_folder()
         mark_interrupted(known)
         recorded = known.starts_by_key()

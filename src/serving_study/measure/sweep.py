@@ -22,7 +22,7 @@ from ..hardware.hosts import Host
 from ..loads import Generator, Load
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import fleet, lifetime, preflight
+from ..servers import fleet, lifetime, preflight, templates
 from ..servers.arm import Arm
 from ..servers.fleet import Fleet
 from . import mechanisms, records
@@ -38,7 +38,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
     Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
     recorded."""
     known = Store(plan.host.name, plan.section)
-    with known.lock():
+    with known.lock(), templates.kept():
         store.name_results_folder()
         mark_interrupted(known)
         pending = plan.pending(known, fresh)

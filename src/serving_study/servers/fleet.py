@@ -48,6 +48,7 @@ class Fleet:
     cache_ready_s: float | None = None
     frozen_s: float = 0.0
     _frozen_at: float | None = None
+    _began_s: dict[str, float] = field(default_factory=dict)  # by phase of the start
     _servers: list[Server] = field(default_factory=list)
     _waiting: list[tuple[Process, int]] = field(default_factory=list)  # servers to be started, and their ports
     _cache_server: Server | None = None
@@ -75,6 +76,11 @@ class Fleet:
     def sidecar_url(self) -> str | None:
         """Where the cache server answers."""
         return self._cache_server.url if self._cache_server else None
+
+    @property
+    def from_template(self) -> bool:
+        """Whether a template forked its servers."""
+        return all(server.forked for server in self._servers)
 
     def text(self) -> str:
         """What all servers have printed."""
@@ -129,14 +135,31 @@ class Fleet:
             if len(self._waiting) > 1:
                 variables |= places(process, variables, first, self.arm.ranks)
             name = "server" if number == 1 else f"server-{number}"
-            self._servers.append(self._start(name, words, (port,), variables))
+            template = engines.get(process.engine).template(process, self.host, variables)
+            self._servers.append(self._start(name, words, (port,), variables, template))
             first += process.ranks
         self._waiting = []
 
-    def _start(self, name: str, words: list[str], ports: tuple[int, ...], variables: dict) -> Server:
+    def _start(self, name: str, words: list[str], ports: tuple[int, ...], variables: dict, template=None) -> Server:
         place = scratch(self.arm) if self.arm.scratch else None
-        self.running.append(start(name, words, ports, self.folder / f"{name}.log", variables, place))
+        self.running.append(start(name, words, ports, self.folder / f"{name}.log", variables, place, template))
         return self.running[-1]
+
+    def look(self) -> str:
+        """Which phase of its start the server is in, the first of several; when it came there is kept."""
+        phase = engines.get(self.arm.engine).phase(logs.read(self.log)) if self._servers else base.OTHER
+        self._began_s.setdefault(phase, time.monotonic() - self.began - self.frozen_s)
+        return phase
+
+    def phases(self, healthy_s: float, startup_s: float) -> dict[str, float]:
+        """Seconds of the start by phase, none of them frozen ones; they add up to `startup_s`."""
+        begun = sorted(self._began_s.items(), key=lambda item: item[1])
+        ends = [*(at for _, at in begun[1:]), healthy_s]
+        begins = [0.0, *ends]
+        spent = {name: end - at for (name, _), at, end in zip(begun, begins, ends, strict=False)}
+        spent[base.FIRST_REQUEST] = startup_s - healthy_s
+        spent[base.OTHER] = startup_s - sum(seconds for name, seconds in spent.items() if name != base.OTHER)
+        return {name: round(spent[name], 3) for name in base.PHASES if name in spent}
 
     def alive(self) -> bool:
         """Whether every process lives."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import engines
+from ..engines import base
 from ..environments import Environment
 from ..errors import ServerError
 from ..hardware.hosts import Host
@@ -60,6 +61,7 @@ def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None
         if time.monotonic() > deadline:
             raise server.error("the server did not get ready", f"no answer within {timeout_s:.0f} s")
         server.advance()
+        server.look()
         try:
             client.get(f"{server.url}{engine.HEALTH}", 2)
             break
@@ -86,11 +88,14 @@ def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None
     log = server.text()
     if problem := engine.ineffective(server.arm.server, log) or _ineffective_cache(server):
         raise server.error("the server does not have the settings it was given", problem)
+    startup_s = time.monotonic() - began
     return {
         **engine.start_figures(log),
+        **({"started_from": "template"} if server.from_template else {}),
         **({"sidecar_s": server.cache_ready_s} if server.arm.sidecar else {}),
         "healthy_s": healthy_s,
-        "startup_s": time.monotonic() - began,
+        "startup_s": startup_s,
+        "phases": server.phases(healthy_s, startup_s),
         "probe_text": text,
         "probe_sane": sane,
     }
@@ -103,7 +108,7 @@ def _go_on(server: Fleet) -> None:
     with contextlib.suppress(ServerError):
         if not server.frozen:
             server.advance()
-    if engines.get(server.arm.engine).is_loading(server.text()):
+    if server.look() != base.IMPORTS:
         server.freeze()
     elif not server.frozen:
         server.unbind()

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 
 from .. import engines
-from ..engines import logs
+from ..engines import base, logs
 from ..errors import ServerError
 from ..hardware import hosts
-from . import preflight
+from . import preflight, templates
 from .arm import Arm
 
 WARDEN = Path(__file__).with_name("programs") / "warden.py"
@@ -25,13 +25,16 @@ UNSAID = "the log does not say why"
 
 @dataclass
 class Server:
-    """A running process: its name in the arm, its process group, the ports it answers on, the file it writes to."""
+    """A running process: its name in the arm, its process group, the ports it answers on, the file it writes to, and
+    whether a template forked it.
+    """
 
     name: str
     ports: tuple[int, ...]
     pid: int
     log: Path
-    warden: subprocess.Popen
+    warden: subprocess.Popen | templates.Warden
+    forked: bool = False
     _ended_at: float | None = None
     _bound: dict = field(default_factory=dict)
 
@@ -96,19 +99,30 @@ class Server:
 
 
 def start(
-    name: str, command: list[str], ports: tuple[int, ...], log: Path, environment: dict, place: Path | None
+    name: str,
+    command: list[str],
+    ports: tuple[int, ...],
+    log: Path,
+    environment: dict,
+    place: Path | None,
+    template: base.Template | None = None,
 ) -> Server:
-    """Start `command` under a warden and return the `Server`; `place` is its working folder."""
+    """Start `command` under a warden and return the `Server`; `place` is its working folder.
+
+    Within `templates.kept` it is a fork of the template, where that can be had.
+    """
     log.write_text(f"$ {shlex.join(command)}\n")
-    warden = subprocess.Popen(
-        [sys.executable, str(WARDEN.resolve()), str(GRACE_S), str(log.resolve()), *command],
+    grace = (str(WARDEN.resolve()), GRACE_S, log.resolve())
+    forked = templates.fork(template, *grace, command, environment, place) if template else None
+    warden = forked or subprocess.Popen(
+        [sys.executable, *map(str, grace), *command],
         cwd=place,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
         env=environment,
     )
-    return Server(name, ports, int(warden.stdout.readline() or 0), log, warden)
+    return Server(name, ports, int(warden.stdout.readline() or 0), log, warden, forked is not None)
 
 
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:

@@ -5,9 +5,9 @@
 The server gets its own process group and writes to LOG. The warden holds its standard input, whose other end the
 harness keeps open: when that closes, however the harness ended, SIGKILL included, the group gets SIGTERM, GRACE_S
 seconds, then SIGKILL. It adopts what the server leaves behind (a subreaper), so that an engine process that outlives
-its parent is ended too. Its output is the
-server's process id and, where that ended by itself, when (seconds of the monotonic clock). Standard library alone; the
-exit code is the server's."""
+its parent is ended too. Its output is the server's process id and, where that ended by itself, when (seconds of the
+monotonic clock). Standard library alone; the exit code is the server's. A template (engine_side/template.py) calls
+`main` in a fork of its own, and forks the server."""
 
 import contextlib
 import ctypes
@@ -21,10 +21,10 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main() -> int:
+def main(start=None) -> int:
+    """Run the server that the words name; `start` starts it, where that is not done by a new process here."""
     grace_s, log, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
@@ -34,14 +34,7 @@ def main() -> int:
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
     with open(log, "ab") as output:
-        server = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            process_group=0,
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
-        )
+        server = (start or _started)(command, output)
     print(server.pid, flush=True)
     while server.poll() is None and not stopping:
         ready, _, _ = select.select([0, wake_read], [], [])
@@ -54,6 +47,18 @@ def main() -> int:
             print(time.monotonic(), flush=True)
     _end(server.pid, grace_s, server)
     return server.returncode if server.returncode is not None else 0
+
+
+def _started(command: list[str], output) -> subprocess.Popen:
+    libc = ctypes.CDLL(None)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        process_group=0,
+        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+    )
 
 
 def _end(group: int, grace_s: float, server: subprocess.Popen) -> None:
