@@ -88,12 +88,23 @@ def beside() -> pandas.DataFrame:
     return rows.assign(low=0.9 * rows["value"], high=1.2 * rows["value"])
 
 
+STARTS = pandas.DataFrame(
+    {
+        "arm": ["baseline", "old", "draft-k3"],
+        "phases": [
+            {"imports": 14.0, "weights": 2.0, "profiling": 1.0, "first request": 1.5, "other": 0.5},
+            None,
+            {"imports": 3.0, "weights": 3.0, "profiling": 1.0, "capture": 9.0, "first request": 2.0, "other": 0.0},
+        ],
+    }
+)
 FIGURES = {
     "over_concurrency": lambda: plots.over_concurrency(speculation(), ("output_throughput", "median_tpot_ms")),
     "speedup": lambda: plots.speedup(speculation()),
     "acceptance": lambda: plots.acceptance(speculation(), plots.reference.load(3).query("metric == 'acceptance_rate'")),
     "decomposition": lambda: plots.decomposition(speculation()),
     "surface": lambda: draft_views.surface([1, 2, 3, 5, 7], MARKS, "diamonds: cpu"),
+    "start_phases": lambda: plots.start_phases(STARTS),
     "beside": lambda: plots.beside(beside(), "multiple of the baseline"),
     "predictions": lambda: plots.predictions(predictions.errors()),
     "effects": lambda: plots.effects(choosing.effects("h200x1"), techniques.THROUGHPUT),
@@ -412,6 +423,30 @@ def test_multiples_have_round_ticks(low, high, ticks):
 def test_where_nothing_was_measured_an_empty_figure_is_drawn(draw):
     figure = draw(store.Store("nowhere", 3, paths.RESULTS_PUBLISHED).newest())
     figure.canvas.draw()
+    pyplot.close(figure)
+
+
+def test_a_starts_bars_are_its_phases_end_to_end(figures):
+    [axis] = figures["start_phases"].axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["draft-k3", "baseline"]
+    spans = {bars.get_label(): [(bar.get_x(), bar.get_width()) for bar in bars] for bars in axis.containers}
+    assert spans["imports"] == [(0, 3), (0, 14)] and spans["capture"] == [(7, 9), (17, 0)]
+    assert spans["first request"] == [(16, 2), (17, 1.5)] and spans["other"] == [(18, 0), (18.5, 0.5)]
+    assert legend_texts(figures["start_phases"]) == [
+        "imports",
+        "weights",
+        "profiling",
+        "capture",
+        "first request",
+        "other",
+    ]
+
+
+def test_old_starts_do_not_say_where_their_seconds_went():
+    figure = plots.start_phases(STARTS[STARTS["arm"] == "old"])
+    [axis] = figure.axes
+    assert [text.get_text() for text in axis.texts] == ["older starts do not say where their seconds went"]
+    assert not axis.containers
     pyplot.close(figure)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 from matplotlib.figure import Figure
 
+from ..engines.base import OTHER, PHASES
 from ..errors import ParameterError
 from ..results import old_cells, reference
 from . import comparisons, drawing, tables
@@ -130,6 +131,29 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
     drawing.legend(grid.figure)
     drawing.caption(grid.figure, drawing.of(frame))
     return grid.figure
+
+
+def start_phases(starts: pandas.DataFrame) -> Figure:
+    """Where the seconds of each arm's start went, in stacked bars; of old starts, which do not say, that alone."""
+    shown = starts[starts["phases"].map(lambda phases: isinstance(phases, dict))]
+    figure, axis = plt.subplots(figsize=(WIDTH, 0.3 * max(2, len(shown)) + 1.2), layout="constrained")
+    if shown.empty:
+        words = "older starts do not say where their seconds went"
+        axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center")
+        axis.set_axis_off()
+        return figure
+    names, left = list(shown["arm"])[::-1], np.zeros(len(shown))
+    for number, phase in enumerate(PHASES):
+        width = np.array([phases.get(phase, 0.0) for phases in shown["phases"]])[::-1]
+        colour = PALETTE[0] if phase == OTHER else PALETTE[number + 1]
+        if width.any():
+            axis.barh(range(len(names)), width, left=left, color=colour, label=phase, height=0.7, linewidth=0)
+        left += width
+    axis.set_yticks(range(len(names)), names)
+    axis.set(xlabel="seconds from the command to the first answer", ylim=(-0.6, len(names) - 0.4))
+    axis.grid(axis="y", visible=False)
+    drawing.legend(figure, most=len(PHASES))
+    return figure
 
 
 def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: str = "") -> Figure:

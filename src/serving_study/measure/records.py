@@ -42,12 +42,12 @@ class Results:
         return pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "file"])
 
     def starts(self) -> pandas.DataFrame:
-        """One row an arm, in the plan's order: its newest start."""
+        """One row an arm, in the plan's order: its newest start, with `phases` in seconds, None of an old one."""
         known, rows = self.store.starts_by_key(), []
         for arm in self.plan.arms:
             if start := known.get(self.plan.arm_key(arm)):
-                rows.append(store.start_row(start))
-        return pandas.DataFrame(rows, columns=list(store.START_COLUMNS))
+                rows.append(store.start_row(start) | {"phases": (start.get("figures") or {}).get("phases")})
+        return pandas.DataFrame(rows, columns=[*store.START_COLUMNS, "phases"])
 
     def timing(self) -> pandas.DataFrame:
         """Where the time of each run that gave these cells went: `run`, `phase`, `seconds`."""
