@@ -1,8 +1,8 @@
 """Control groups of a container, planted below a folder."""
 
-from serving_study.hardware import hosts
+from serving_study.hardware import cgroups
 
-GIB = hosts.GIB
+GIB = cgroups.GIB
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw\n"
 
 

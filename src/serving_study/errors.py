@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class StudyError(Exception):
-    """Base of all errors that a user can act on; the command line prints it without a traceback and exits with 2."""
+    """An error that a user can act on; the command line prints it without a traceback and exits with 2."""
 
     def __init__(self, what: str, *, value: object = None, allowed: object = None, next: str | None = None):
         self.what, self.value, self.allowed, self.next = what, value, allowed, next
@@ -29,13 +29,13 @@ class StudyError(Exception):
 
 
 def near(value: object, names: Iterable[str]) -> str | None:
-    """`did you mean g6.xlarge?`, for an error's `next`; None where no name is like the value."""
+    """`did you mean g6.xlarge?`, for an error's `next`; None where no name is similar."""
     by_lower = {name.lower(): name for name in names}
-    found = (
+    matches = (
         difflib.get_close_matches(str(value).lower(), by_lower, n=3)
         or [name for name in by_lower if name.startswith(str(value).lower())][:3]
     )
-    return f"did you mean {' or '.join(by_lower[name] for name in found)}?" if found else None
+    return f"did you mean {' or '.join(by_lower[name] for name in matches)}?" if matches else None
 
 
 class ParameterError(StudyError):
@@ -55,7 +55,7 @@ class EngineEnvironmentError(StudyError):
 
 
 class DatasetError(StudyError):
-    """A dataset that is missing, malformed, or not the one whose digest is pinned."""
+    """A dataset that is missing or malformed, or whose digest is not the pinned one."""
 
 
 class LoadError(StudyError):
@@ -67,15 +67,14 @@ class StoreError(StudyError):
 
 
 class BookError(StudyError):
-    """A chapter that cannot be published, or a book that does not build."""
+    """A chapter that cannot be published, or a book that cannot be built."""
 
 
 class ServerError(StudyError):
     """A server that did not start, died or stopped answering.
 
-    `reason` is the cause in one line where it is known (`out of memory: tried to allocate 270.00 MiB of 22.06 GiB`),
-    `last_lines` the end of its log.
-    """
+    `reason` is the cause in one line (`out of memory: tried to allocate 270.00 MiB of 22.06 GiB`), `last_lines` the end
+    of its log."""
 
     def __init__(
         self,
@@ -94,15 +93,12 @@ class ServerError(StudyError):
 
 
 class PriceError(StudyError):
-    """A price that nobody gave, that could not be fetched, or that is not one."""
+    """A price that is missing, unusable, or could not be fetched."""
 
 
 class PriceListError(PriceError):
-    """The AWS Price List could not be asked: no credentials, no permission, no network.
+    """The AWS Price List could not be asked; `why` (no credentials, no permission, no network) in a few words."""
 
-    `why` is that in a few words.
-    """
-
-    def __init__(self, what: str, *, why: str, **about):
+    def __init__(self, what: str, *, why: str, **details):
         self.why = why
-        super().__init__(what, **about)
+        super().__init__(what, **details)

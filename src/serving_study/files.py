@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, our JSON, the time as we write it, and digests."""
+"""Files and folders that are written whole or not at all, our JSON, timestamps, and digests."""
 
 import contextlib
 import datetime
@@ -18,7 +18,7 @@ def now() -> str:
 
 
 def key(*identities: dict) -> str:
-    """The digest of what decides a result."""
+    """The digest of the identities that decide a result."""
     return hashlib.sha256(json.dumps(identities, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -30,8 +30,8 @@ def digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def whole(path: Path, suffix: str = "") -> Iterator[Path]:
-    """A name beside `path` that ends in `suffix`; what is written there gets the name `path` at the end, and nothing is
-    left of it after an exception.
+    """A temporary path beside `path`, ending in `suffix`, that replaces `path` at the end and is removed after an
+    exception.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp{suffix}")
     try:
@@ -46,7 +46,7 @@ def whole(path: Path, suffix: str = "") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`, which takes its place at the end; after an exception nothing is left of it."""
+    """An empty folder that replaces `path` at the end and is removed after an exception."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -59,7 +59,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, content: dict | list | str) -> None:
-    """Write a file beside its place, then rename it there. Raises StoreError when the disk does not take it."""
+    """Write text or JSON through a temporary file. Raises StoreError when the disk refuses it."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1, sort_keys=True)
     try:
         with whole(path) as temporary, open(temporary, "w") as file:

@@ -25,7 +25,7 @@ from serving_study.chapters.parallelism import split_tables, splits
 from serving_study.chapters.speculation import draft_cost
 from serving_study.hardware import links
 from serving_study.results import old_cells, store
-from serving_study.theory import predictions
+from serving_study.theory import prediction_errors
 
 matplotlib.use("agg")
 SAID = "h200x1, random weights, prescribed acceptance; 2 to 3 repeats; vLLM 0.25.1"
@@ -84,7 +84,7 @@ def reuse() -> pandas.DataFrame:
 
 
 def beside() -> pandas.DataFrame:
-    rows = predictions.beside(3, "l4x1", "total_token_throughput", speculation())
+    rows = prediction_errors.with_measured(3, "l4x1", "total_token_throughput", speculation())
     return rows.assign(low=0.9 * rows["value"], high=1.2 * rows["value"])
 
 
@@ -106,7 +106,7 @@ FIGURES = {
     "surface": lambda: draft_views.surface([1, 2, 3, 5, 7], MARKS, "diamonds: cpu"),
     "start_phases": lambda: plots.start_phases(STARTS),
     "beside": lambda: plots.beside(beside(), "multiple of the baseline"),
-    "predictions": lambda: plots.predictions(predictions.errors()),
+    "predictions": lambda: plots.predictions(prediction_errors.errors()),
     "effects": lambda: plots.effects(choosing.effects("h200x1"), techniques.THROUGHPUT),
     "scaling": lambda: split_tables.scaling(SPLITS, splits.of_reference()),
     "bandwidths": lambda: split_tables.bandwidths(LINKS, "h200x2"),
@@ -303,7 +303,7 @@ def test_what_is_no_basis_is_a_cross_and_what_a_constant_was_chosen_on_has_a_rin
     assert len(certain.get_offsets()) == rows["grounded"].sum() and "no basis for a rule" in legend_texts(
         figures["effects"]
     )
-    errors = predictions.errors().query("metric == 'median TPOT (ms)'")
+    errors = prediction_errors.errors().query("metric == 'median TPOT (ms)'")
     parts = {part.get_label(): part for part in figures["predictions"].axes[0].collections}
     assert len(parts["a constant was chosen on it"].get_offsets()) == errors["took_part"].notna().sum() > 0
     hollow = [part for part in figures["predictions"].axes[0].collections if len(part.get_facecolor()) == 0]

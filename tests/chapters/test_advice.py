@@ -10,7 +10,7 @@ from toy_results import cell, measure
 from typer.testing import CliRunner
 
 from serving_study import cli, files, paths
-from serving_study.chapters.choosing import advice
+from serving_study.chapters.choosing import advice, advice_text
 from serving_study.chapters.choosing.advice import MEETS, MISSES, UNDECIDED, UNKNOWN
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware import prices
@@ -108,7 +108,7 @@ def test_arms_are_ranked_by_throughput_at_their_best_concurrency_and_misses_by_h
     found = asked(tmp_path, "tpot_p50_ms=40")
     assert [(row.arm, row.concurrency) for row in found.arms(MEETS)] == [("fast", 8), ("slow", 1)]
     assert [(row.arm, round(row.over, 3)) for row in found.arms(MISSES)] == [("near", 0.1), ("far", 1.25)]
-    lines = advice.lines(found)
+    lines = advice_text.lines(found)
     assert lines.index("meets every target:") < lines.index("misses:") and any(
         "near" in line and "tpot_p50_ms exceeded by 10%" in line for line in lines
     )
@@ -125,7 +125,7 @@ def test_only_cells_whose_certificate_passed_count_and_the_others_are_counted(tm
     )
     found = asked(tmp_path, "tpot_p50_ms=20")
     assert set(verdicts(found)) == {("c", 1)} and found.left_out == {"certificate fail": 1, "certificate unknown": 1}
-    assert "left out: 1 cell (certificate fail), 1 cell (certificate unknown)" in advice.lines(found)
+    assert "left out: 1 cell (certificate fail), 1 cell (certificate unknown)" in advice_text.lines(found)
 
 
 def test_cells_of_another_model_than_the_newest_are_left_out(tmp_path):
@@ -174,7 +174,7 @@ def test_a_withheld_figure_is_unknown_unless_another_target_is_missed(tmp_path):
     )
     found = asked(tmp_path, "ttft_p99_ms=500", "tpot_p50_ms=20")
     assert verdicts(found) == {("a", 1): UNKNOWN, ("b", 1): MISSES, ("a", 8): MEETS}
-    assert "not judged: a at 1 (the figure is withheld)" in advice.lines(found)
+    assert "not judged: a at 1 (the figure is withheld)" in advice_text.lines(found)
 
 
 def test_a_p99_of_few_requests_is_not_judged(tmp_path):
@@ -185,10 +185,10 @@ def test_a_p99_of_few_requests_is_not_judged(tmp_path):
     assert verdicts(found) == {("few", 1): UNKNOWN, ("many", 1): MEETS, ("slow", 1): MISSES}
     few = next(row for row in found.rows if row.arm == "few")
     assert few.why == {"ttft_p99_ms": "not enough requests for p99: 99 of 100"} and few.latencies["ttft_p99_ms"] is None
-    shown = advice.table(found).set_index("arm")
+    shown = advice_text.table(found).set_index("arm")
     assert shown.loc["few", "ttft_p99_ms ≤ 500"] == "not enough requests for p99: 99 of 100"
     assert (shown.loc["many", "requests"], shown.loc["many", "repeats"]) == (100, 1)
-    assert any("ttft_p99_ms – (not enough requests for p99: 99 of 100)" in line for line in advice.lines(found))
+    assert any("ttft_p99_ms – (not enough requests for p99: 99 of 100)" in line for line in advice_text.lines(found))
     target = {name: advice.targets([f"ttft_{name}_ms=1"])[0] for name in ("p50", "p95", "p99", "mean")}
     assert target["p95"].too_few(19) == "not enough requests for p95: 19 of 20" and not target["p95"].too_few(20)
     assert not target["p50"].too_few(1) and not target["mean"].too_few(1)
@@ -196,7 +196,7 @@ def test_a_p99_of_few_requests_is_not_judged(tmp_path):
 
 def test_where_no_p99_can_be_judged_the_sentence_says_why(tmp_path):
     measure(tmp_path, [cell("a", 1, 0, 100, 10, requests=4), cell("b", 4, 0, 100, 10, requests=8)])
-    said = advice.sentence(asked(tmp_path, "ttft_p99_ms=500"))
+    said = advice_text.sentence(asked(tmp_path, "ttft_p99_ms=500"))
     assert said.startswith("On toy no cell can be judged: not enough requests for p99: ")
     assert "4 of 100" in said and "8 of 100" in said
 
@@ -209,8 +209,8 @@ def test_no_brackets_stand_around_a_single_draw(tmp_path):
     measure(tmp_path / "three", repeated)
     [one] = [row for row in asked(tmp_path / "one", "tpot_p50_ms=20").rows if row.arm == "a"]
     assert one.throughput.low < 300 < one.throughput.high
-    assert "[" not in advice.sentence(asked(tmp_path / "one", "tpot_p50_ms=20"))
-    assert "301.0 [" in advice.sentence(asked(tmp_path / "three", "tpot_p50_ms=20"))
+    assert "[" not in advice_text.sentence(asked(tmp_path / "one", "tpot_p50_ms=20"))
+    assert "301.0 [" in advice_text.sentence(asked(tmp_path / "three", "tpot_p50_ms=20"))
 
 
 def test_an_arm_whose_acceptance_was_prescribed_is_never_the_answer(tmp_path):
@@ -218,27 +218,27 @@ def test_an_arm_whose_acceptance_was_prescribed_is_never_the_answer(tmp_path):
     measure(tmp_path, [*rows, cell("baseline", 25, 0, 500, 10), cell("baseline", 16, 0, 300, 10)])
     found = asked(tmp_path, "tpot_p50_ms=40", price=prices.given("toy", 3.6))
     assert found.rows[0].arm == "ngram-k3" and found.answer.arm == "baseline" and found.found
-    said = advice.sentence(found)
+    said = advice_text.sentence(found)
     assert "baseline at concurrency 40 has the highest" in said and "(128 requests, one draw)" in said
     assert "the best of 3, the middle one is baseline at concurrency 25" in said
     assert said.endswith("ngram-k3 stood above it with an acceptance that was prescribed, which is no answer.")
-    assert advice.table(found)["verdict"].tolist() == ["meets (no answer)", "meets"]
-    assert any("acceptance prescribed: no answer" in line for line in advice.lines(found))
-    assert "fastest: baseline on toy at concurrency 40, 600.0 tok/s out" in advice.across([found, found])
+    assert advice_text.table(found)["verdict"].tolist() == ["meets (no answer)", "meets"]
+    assert any("acceptance prescribed: no answer" in line for line in advice_text.lines(found))
+    assert "fastest: baseline on toy at concurrency 40, 600.0 tok/s out" in advice_text.across([found, found])
     measure(tmp_path / "alone", [cell("ngram-k3", 1, 0, 900, 5, acceptance="prescribed")])
     alone = asked(tmp_path / "alone", "tpot_p50_ms=40")
-    assert not alone.found and advice.sentence(alone) == "On toy no cell can be judged."
+    assert not alone.found and advice_text.sentence(alone) == "On toy no cell can be judged."
 
 
 def test_cost_is_of_the_hosts_price(tmp_path):
     measure(tmp_path, [cell("a", 1, 0, 100, 10)])
     found = asked(tmp_path, price=prices.given("toy", 3.6))
     assert found.rows[0].usd_per_million == pytest.approx(10) and any(
-        "10.00 USD/M" in line for line in advice.lines(found)
+        "10.00 USD/M" in line for line in advice_text.lines(found)
     )
     assert asked(tmp_path).rows[
         0
-    ].usd_per_million is None and "price: none known for toy; --price USD_PER_HOUR adds the cost" in advice.lines(
+    ].usd_per_million is None and "price: none known for toy; --price USD_PER_HOUR adds the cost" in advice_text.lines(
         asked(tmp_path)
     )
 
@@ -246,9 +246,9 @@ def test_cost_is_of_the_hosts_price(tmp_path):
 def test_several_hosts_are_compared_by_cost(tmp_path):
     measure(tmp_path, [cell("a", 1, 0, 100, 10)])
     dear, cheap = (asked(tmp_path, price=prices.given("toy", usd)) for usd in (4.0, 2.0))
-    assert advice.across([dear]) == []
+    assert advice_text.across([dear]) == []
     assert (
-        advice.across([dear, cheap])[-1]
+        advice_text.across([dear, cheap])[-1]
         == "cheapest: a on toy at concurrency 1, 5.56 USD a million output tokens (of the hosts with a price)"
     )
 

@@ -88,7 +88,7 @@ def test_what_fits_a_host():
     )
     rows = frame.set_index(["model", "host"])
     small = rows.loc[("qwen2.5-7b-instruct", "g6.xlarge")]
-    server = capacity.Server(
+    server = capacity.Deployment(
         shapes.load("qwen2.5-7b-instruct"), ceilings.gpu("l4"), max_model_len=8192, max_num_seqs=128
     )
     assert (

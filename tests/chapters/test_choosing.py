@@ -10,7 +10,15 @@ from toy_results import cell, measure
 
 from serving_study import paths
 from serving_study.analysis import plots
-from serving_study.chapters.choosing import advice, choosing, choosing_tables, decision_rules, effect_matrix, techniques
+from serving_study.chapters.choosing import (
+    advice,
+    advice_text,
+    choosing,
+    choosing_tables,
+    decision_rules,
+    effect_matrix,
+    techniques,
+)
 from serving_study.chapters.choosing.techniques import (
     HERE,
     KV,
@@ -126,7 +134,7 @@ def test_published_look_ups_certainly_pay_and_certainly_cost(monkeypatch):
     """What rule 3 says: change its words when this fails."""
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
     frame = choosing.effects("moon")
-    rows = frame[(frame["technique"] == "n-gram look-up") & frame["grounded"] & (frame["differs"] == True)]  # noqa: E712
+    rows = frame[(frame["technique"] == "n-gram look-up") & frame["grounded"] & frame["differs"].eq(True)]
     shorter = rows["ratio"] < 1
     pays = rows[(rows["metric"] == TPOT) & shorter | (rows["metric"] == THROUGHPUT) & ~shorter]
     costs = rows[(rows["metric"] == TPOT) & ~shorter | (rows["metric"] == THROUGHPUT) & shorter]
@@ -333,11 +341,11 @@ def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
     found = {one.host: one for one in decision_rules.advised("l4x1", wanted)}
     assert found["l4x1"].basis == "predicted" and found["h200x1"].found and list(found)[0] == "l4x1"
     assert CPU in found and "moon" not in {one.host for one in decision_rules.advised("moon", wanted)}
-    assert advice.sentence(found["h200x1"]).startswith(
+    assert advice_text.sentence(found["h200x1"]).startswith(
         "On h200x1, measured: baseline at concurrency 40 has the highest output throughput within the targets"
     )
-    about = advice.about(found["h200x1"])
+    about = advice_text.about(found["h200x1"])
     assert about == "h200x1, measured, vLLM 0.25.1, random weights, prescribed acceptance"
-    shown = choosing_tables.advised(advice.table(found["h200x1"]), about).to_html()
+    shown = choosing_tables.advised(advice_text.table(found["h200x1"]), about).to_html()
     assert '<span class="badge-unknown">meets (no answer)</span>' in shown and "badge-pass" in shown
-    assert set(advice.table(found["l4x1"])["verdict"]) <= {"meets (predicted)", "misses (predicted)"}
+    assert set(advice_text.table(found["l4x1"])["verdict"]) <= {"meets (predicted)", "misses (predicted)"}

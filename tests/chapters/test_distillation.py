@@ -19,7 +19,7 @@ from serving_study import environments, files
 from serving_study.chapters import sections, speculation_arms, speculation_plan
 from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts, plan, recipe, served_drafts
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
-from serving_study.hardware import hosts
+from serving_study.hardware import gpus, hosts
 from serving_study.loads import datasets
 from serving_study.models import checkpoints, embedded
 from serving_study.results import old_cells
@@ -140,7 +140,7 @@ def test_a_head_is_trained_only_where_the_methods_ask_for_it(monkeypatch):
 def test_defaults_are_the_hosts_profile(monkeypatch):
     assert wanted().tokens == recipe.CPU["tokens"] and wanted(tokens=5).tokens == 5
     assert wanted().name == "smollm2-135m-instruct-draft" == checkpoints.TRAINED
-    gpu = replace(HOST, profile="h200x1", gpus=(hosts.Gpu(0, "NVIDIA H200", 139.8, 139.0, "9.0"),))
+    gpu = replace(HOST, profile="h200x1", gpus=(gpus.Gpu(0, "NVIDIA H200", 139.8, 139.0, "9.0"),))
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": gpu)
     assert wanted().tokens == recipe.GPU["tokens"]
 
@@ -187,11 +187,11 @@ def test_too_little_memory_is_said_before_training(target, cache):
     with pytest.raises(HostError, match=r"too little host memory to train this draft: 0.5 GiB free") as caught:
         distillation.check(wanted(), target, replace(HOST, free_memory_gib=0.5))
     assert "batch_tokens=" in caught.value.next
-    gpu = replace(HOST, gpus=(hosts.Gpu(0, "NVIDIA L4", 22.0, 3.0, "8.9"),))
+    gpu = replace(HOST, gpus=(gpus.Gpu(0, "NVIDIA L4", 22.0, 3.0, "8.9"),))
     with pytest.raises(HostError, match="too little GPU memory to train this draft: 3.0 GiB free"):
         distillation.check(wanted(batch_tokens=32_768), target, gpu)
     distillation.check(
-        wanted(batch_tokens=32_768), target, replace(HOST, gpus=(hosts.Gpu(0, "NVIDIA L4", 22.0, 21.0, "8.9"),))
+        wanted(batch_tokens=32_768), target, replace(HOST, gpus=(gpus.Gpu(0, "NVIDIA L4", 22.0, 21.0, "8.9"),))
     )
 
 

@@ -17,7 +17,8 @@ from serving_study.chapters.hybrid.plan import Hybrid
 from serving_study.engines import vllm
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
-from serving_study.hardware.hosts import GIB, Gpu, Host
+from serving_study.hardware.gpus import GIB, Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.measure import starts
 from serving_study.measure.records import Results
 from serving_study.models import checkpoints, pages, shapes

@@ -17,7 +17,8 @@ from serving_study.engines import base, lmcache, vllm
 from serving_study.environments import Environment
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.measure import mechanisms
 from serving_study.measure.mechanisms import tiers
 from serving_study.models import checkpoints

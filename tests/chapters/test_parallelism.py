@@ -17,8 +17,9 @@ from serving_study.chapters.parallelism.plan import FOURTEEN, MOE, SEVEN, Parall
 from serving_study.engines import vllm
 from serving_study.environments import Environment
 from serving_study.errors import ModelError, ParameterError
-from serving_study.hardware import hosts
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware import cgroups
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.models import checkpoints, embedded, shapes
 from serving_study.results import store
 
@@ -52,7 +53,7 @@ def plan(monkeypatch, cache):
             checkpoints.planned(name) if name.startswith("smollm2") else checkpoints.with_random_weights(name)
         ),
     )
-    monkeypatch.setattr(hosts, "cores", lambda: [0, 1])
+    monkeypatch.setattr(cgroups, "cores", lambda: [0, 1])
 
     def make(place, versions=None, **given):
         environment = replace(ENVIRONMENT, versions=ENVIRONMENT.versions | (versions or {}))
@@ -206,11 +207,11 @@ def test_a_rank_of_a_cpu_host_has_a_core(plan):
 
 
 def test_cores_are_shared_out_evenly(monkeypatch):
-    monkeypatch.setattr(hosts, "cores", lambda: [0, 1, 2, 3, 8])
+    monkeypatch.setattr(cgroups, "cores", lambda: [0, 1, 2, 3, 8])
     assert (
-        hosts.cores_of_ranks(2, 2) == "0,1|2,3"
-        and hosts.cores_of_ranks(1, 2) == "0,1"
-        and hosts.cores_of_ranks(4, 4) == "0|1|2|3"
+        cgroups.cores_of_ranks(2, 2) == "0,1|2,3"
+        and cgroups.cores_of_ranks(1, 2) == "0,1"
+        and cgroups.cores_of_ranks(4, 4) == "0|1|2|3"
     )
 
 

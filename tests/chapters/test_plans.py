@@ -12,17 +12,18 @@ from serving_study.chapters.kv_cache import plan as kv_cache
 from serving_study.chapters.kv_cache.plan import KvCache
 from serving_study.chapters.parallelism import plan as parallelism
 from serving_study.chapters.parallelism.plan import Parallelism
-from serving_study.chapters.speculation_plan import Speculation
+from serving_study.chapters.speculation_plan import SpeculativeDecoding
 from serving_study.environments import Environment
 from serving_study.errors import ModelError, ParameterError
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.models import checkpoints, embedded, hub
 
 ENVIRONMENT = Environment("vllm", Path("/engine/bin/python"), "3.12", {"vllm": "0.32.0"})
 H200 = Host("h200x1", "x", 16, 128, 128, (Gpu(0, "h200", 139.8, 139.8, "9.0"),), "570")
 WHY = "name look-up failed"
 PLANS = {
-    3: lambda **given: speculation.plan(Speculation(**given), H200, say=lambda line: None),
+    3: lambda **given: speculation.plan(SpeculativeDecoding(**given), H200, say=lambda line: None),
     5: lambda **given: parallelism.plan(Parallelism(**given), H200, say=lambda line: None),
     7: lambda **given: kv_cache.plan(KvCache(**given), H200, say=lambda line: None),
 }

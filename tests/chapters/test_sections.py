@@ -10,7 +10,7 @@ from papermill.parameterize import parameterize_notebook
 from serving_study import chapters, environments, paths
 from serving_study.chapters import book, sections
 from serving_study.chapters import speculation_plan as speculation
-from serving_study.chapters.speculation_plan import Speculation
+from serving_study.chapters.speculation_plan import SpeculativeDecoding
 from serving_study.errors import ParameterError
 from serving_study.hardware import hosts
 
@@ -157,7 +157,7 @@ WRONG = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_a_value_of_the_wrong_type_is_refused(name, value):
     with pytest.raises(ParameterError, match=f"parameter {name} has the wrong type") as caught:
-        Speculation(**{name: value})
+        SpeculativeDecoding(**{name: value})
     assert (
         type(value).__name__ in caught.value.value
         and caught.value.next.startswith(f"-p {name}=VALUE")
@@ -178,7 +178,7 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
 )
 def test_what_is_allowed_is_said_in_words(name, allowed):
     with pytest.raises(ParameterError) as caught:
-        Speculation(**{name: object()})
+        SpeculativeDecoding(**{name: object()})
     assert caught.value.allowed == allowed
 
 
@@ -202,7 +202,7 @@ RIGHT = {
 
 @pytest.mark.parametrize(("name", "value", "taken"), [(name, *pair) for name, pairs in RIGHT.items() for pair in pairs])
 def test_a_value_of_the_right_type_is_taken(name, value, taken):
-    made = getattr(Speculation(**{name: value}), name)
+    made = getattr(SpeculativeDecoding(**{name: value}), name)
     assert made == taken and type(made) is type(taken)
     assert not isinstance(made, list) or [type(item) for item in made] == [type(item) for item in taken]
 
@@ -249,11 +249,11 @@ def test_what_is_planned_is_what_papermill_makes_of_the_notebook(notebook, given
 
 
 def test_every_default_has_its_own_type():
-    assert Speculation(**Speculation().values()) == Speculation()
+    assert SpeculativeDecoding(**SpeculativeDecoding().values()) == SpeculativeDecoding()
 
 
 def resolved(defaults, **given):
-    return Speculation(**(defaults | given))
+    return SpeculativeDecoding(**(defaults | given))
 
 
 def test_the_defaults_of_both_kinds_of_host_can_be_used():

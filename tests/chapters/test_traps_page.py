@@ -12,7 +12,7 @@ import pytest
 from serving_study import errors, paths
 from serving_study.chapters import book
 from serving_study.chapters import speculation_plan as speculation
-from serving_study.doctor import checks, machine
+from serving_study.doctor import checks, folder_checks, host_checks
 from serving_study.measure.mechanisms import mechanism
 from serving_study.results import certificates
 
@@ -47,13 +47,16 @@ def named_in(module, *makers: str) -> set[str]:
 
 KNOWN = {
     "doctor": set().union(
-        *(named_in(module, "Finding", "of_error", "_of_problem", "disk") for module in (checks, machine))
+        *(
+            named_in(module, "Finding", "of_error", "_of_problem", "disk")
+            for module in (checks, host_checks, folder_checks)
+        )
     ),
     "certificate": named_in(certificates, "Check") | named_in(mechanism, "Check"),
     "start record": {"ok", "failed", "unsupported"},
 }
 OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | set(
-    speculation.Speculation.model_fields
+    speculation.SpeculativeDecoding.model_fields
 )
 
 

@@ -119,6 +119,18 @@ def imports(folder):
     return done.returncode, done.stdout + done.stderr
 
 
+def test_no_line_is_wider_than_the_style_allows():
+    """Comments and pragmas included, which ruff leaves out of a line's width where they stand alone or end it."""
+    wide = [
+        f"{file.relative_to(paths.ROOT)}:{number}"
+        for folder in ("src", "tests", "benchmarks")
+        for file in sorted((paths.ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert not wide
+
+
 def test_no_room_looks_into_one_below_it():
     code, said = imports(paths.ROOT)
     assert code == 0, said

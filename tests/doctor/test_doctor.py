@@ -22,13 +22,14 @@ from typer.testing import CliRunner
 
 from serving_study import cli, engines, environments, paths
 from serving_study.chapters import book, sections
-from serving_study.doctor import checks, findings, machine
+from serving_study.doctor import checks, findings, folder_checks, host_checks
 from serving_study.doctor.findings import FAIL, OK, WARN, Finding
 from serving_study.engines import lmcache, options, probes
 from serving_study.environments import Environment, scripts
 from serving_study.errors import EngineEnvironmentError, HostError, StudyError
-from serving_study.hardware import hosts
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware import gpus, hosts
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.models.checkpoints import Model
 from serving_study.results import store
 from serving_study.servers import preflight
@@ -562,14 +563,14 @@ def test_the_installed_engine_has_what_section_3_asks_for_and_not_what_is_gone(t
 
 def test_memory_of_a_cpu_host(tmp_path):
     arm = Arm.of("baseline", model(tmp_path, "m", 100), environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=0)
-    assert [finding.outcome for finding in machine.memory([arm], CPU)] == [OK]
-    greedy = machine.memory([arm, arm.variant(environment={"VLLM_CPU_KVCACHE_SPACE": 10**6})], CPU)
+    assert [finding.outcome for finding in host_checks.memory([arm], CPU)] == [OK]
+    greedy = host_checks.memory([arm, arm.variant(environment={"VLLM_CPU_KVCACHE_SPACE": 10**6})], CPU)
     assert (
         [finding.outcome for finding in greedy] == [FAIL]
         and "GiB free, about 1000002.2 wanted" in greedy[0].found
         and greedy[0].fix == "free -h"
     )
-    assert machine.memory([], CPU)[0].outcome == OK
+    assert host_checks.memory([], CPU)[0].outcome == OK
 
 
 class Nvml(types.ModuleType):
@@ -583,7 +584,10 @@ class Nvml(types.ModuleType):
 
     def __init__(self, free_gib=(139.0, 139.0), reasons=(0, 0), mute=False):
         super().__init__("pynvml")
-        memory = lambda handle: types.SimpleNamespace(total=140 * 2**30, free=int(free_gib[handle] * 2**30))  # noqa: E731
+
+        def memory(handle):
+            return types.SimpleNamespace(total=140 * 2**30, free=int(free_gib[handle] * 2**30))
+
         answers = {
             "Init": None,
             "Shutdown": None,
@@ -610,12 +614,12 @@ def test_gpu_memory_that_another_process_holds(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(free_gib=(139.0, 19.8)))
     host = hosts.detect()
     arm = Arm.of("baseline", model(tmp_path, "m", 100), options={"gpu_memory_utilization": 0.9}, gpus=1)
-    assert machine.memory([arm], host)[0].outcome == OK
-    found = machine.memory([arm, arm.variant(gpus=2)], host)
+    assert host_checks.memory([arm], host)[0].outcome == OK
+    found = host_checks.memory([arm, arm.variant(gpus=2)], host)
     assert [finding.outcome for finding in found] == [
         FAIL
     ] and "GPU 1: 19.80 of 140.00 GiB free, 126.00 wanted; holders: pid 4242" in found[0].found
-    assert machine.memory([], host)[0].outcome == FAIL
+    assert host_checks.memory([], host)[0].outcome == FAIL
 
 
 @pytest.mark.parametrize(
@@ -628,9 +632,9 @@ def test_gpu_memory_that_another_process_holds(tmp_path, monkeypatch):
 )
 def test_gpus_that_are_throttled_now(monkeypatch, nvml, outcome, said):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    found = machine.gpu_clocks(TWO_GPUS)[0]
+    found = host_checks.gpu_clocks(TWO_GPUS)[0]
     assert found.outcome == outcome and said in found.found
-    assert machine.gpu_clocks(CPU) == []
+    assert host_checks.gpu_clocks(CPU) == []
 
 
 def test_a_busy_port_names_its_holder():
@@ -638,34 +642,34 @@ def test_a_busy_port_names_its_holder():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         number = listener.getsockname()[1]
-        found = machine.port(number)
+        found = host_checks.port(number)
     assert found.outcome == FAIL and str(number) in found.found and f"pid {os.getpid()}" in found.found and found.fix
-    assert machine.port(number) == Finding("port", f"{number} is free")
+    assert host_checks.port(number) == Finding("port", f"{number} is free")
 
 
 def test_a_full_disk(tmp_path):
-    found = machine.disk("disk of the cache", tmp_path / "not" / "yet", wanted_gib=1e9)
+    found = folder_checks.disk("disk of the cache", tmp_path / "not" / "yet", wanted_gib=1e9)
     assert found.outcome == FAIL and "GiB free at" in found.found and found.fix == f"df -h {tmp_path}"
-    assert machine.disk("disk of the cache", tmp_path / "not" / "yet", wanted_gib=0).outcome == OK
+    assert folder_checks.disk("disk of the cache", tmp_path / "not" / "yet", wanted_gib=0).outcome == OK
     assert not (tmp_path / "not").exists()
 
 
 def test_clocks(tmp_path, monkeypatch):
-    assert machine.clock(tmp_path).outcome == OK and not list(tmp_path.iterdir())
+    assert folder_checks.clock(tmp_path).outcome == OK and not list(tmp_path.iterdir())
     real = time.time
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: real() + 3600)
-        found = machine.clock(tmp_path)
+        found = folder_checks.clock(tmp_path)
     assert found.outcome == WARN and "-3600 s from the system's clock" in found.found
     with monkeypatch.context() as patch:
         calls = iter(range(0, 10**6, 100))
         patch.setattr(time, "time", lambda: real() + next(calls))
-        found = machine.clock(tmp_path)
+        found = folder_checks.clock(tmp_path)
     assert found.outcome == WARN and "while it was looked at" in found.found
     with monkeypatch.context() as patch:
         past = time.struct_time((2001, 1, 1, 0, 0, 0, 0, 1, 0))
         patch.setattr(time, "gmtime", lambda *_: past)
-        found = machine.clock(tmp_path)
+        found = folder_checks.clock(tmp_path)
     assert found.outcome == FAIL and "2001" in found.found
 
 
@@ -704,45 +708,45 @@ def web():
 
 def test_the_hub_answers(web, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", web.url)
-    assert machine.hub(None) == Finding("hub", f"{web.url} answers") and web.seen == ["HEAD /"]
+    assert host_checks.hub(None) == Finding("hub", f"{web.url} answers") and web.seen == ["HEAD /"]
     web.status = 503
-    found = machine.hub(None)
+    found = host_checks.hub(None)
     assert found.outcome == WARN and "HTTP 503" in found.found and found.wanted == "an answer; without, the run ends"
 
 
 def test_a_hub_that_is_not_there_is_a_warning(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{preflight.free_port()}")
-    found = machine.hub(None)
+    found = host_checks.hub(None)
     assert found.outcome == WARN and "Connection refused" in found.found
     assert found.wanted == "an answer; without, random weights are used"
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{preflight.free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert machine.hub(None).wanted == "an answer; without, the run ends"  # the proxy's fault, not the hub's
+    assert host_checks.hub(None).wanted == "an answer; without, the run ends"  # the proxy's fault, not the hub's
 
 
 def test_a_run_that_wants_real_weights_ends_without_a_hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{preflight.free_port()}")
     arms = [Arm.of("arm", model(tmp_path, "a/absent", 100), engine="fake")]
     plan = replace(fake_study.plan(arms), parameters={"weights": "real"})
-    assert machine.hub(plan).wanted == "an answer; without, the run ends"
+    assert host_checks.hub(plan).wanted == "an answer; without, the run ends"
 
 
 def test_a_hub_that_never_answers_has_a_deadline(web, monkeypatch):
-    monkeypatch.setattr(machine, "HUB_S", 0.2)
+    monkeypatch.setattr(host_checks, "HUB_S", 0.2)
     web.delay_s = 60
     monkeypatch.setenv("HF_ENDPOINT", web.url)
     began = time.monotonic()
-    found = machine.hub(None)
+    found = host_checks.hub(None)
     assert found.outcome == WARN and "no answer within 0.2 s" in found.found and time.monotonic() - began < 10
 
 
 def test_a_name_that_is_never_resolved_has_a_deadline_too(monkeypatch):
-    monkeypatch.setattr(machine, "HUB_S", 0.2)
+    monkeypatch.setattr(host_checks, "HUB_S", 0.2)
     released = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: released.wait(60) and [])
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
-    assert "no answer within 0.2 s" in machine.hub(None).found
+    assert "no answer within 0.2 s" in host_checks.hub(None).found
     released.set()
 
 
@@ -760,10 +764,10 @@ def test_the_hub_is_asked_only_where_a_model_has_to_come_from_there(web, tmp_pat
         return replace(fake_study.plan(arms), parameters=parameters)
 
     for here in (plan(own, fetched), plan(absent, weights="random")):
-        assert machine.hub(here) == Finding("hub", "not needed: every model is here") and not web.seen
-    assert machine.hub(plan(own, absent)).found == f"{web.url} answers" and web.seen == ["HEAD /"]
+        assert host_checks.hub(here) == Finding("hub", "not needed: every model is here") and not web.seen
+    assert host_checks.hub(plan(own, absent)).found == f"{web.url} answers" and web.seen == ["HEAD /"]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert machine.hub(plan(absent)) == Finding("hub", "not asked (HF_HUB_OFFLINE=1)") and web.seen == ["HEAD /"]
+    assert host_checks.hub(plan(absent)) == Finding("hub", "not asked (HF_HUB_OFFLINE=1)") and web.seen == ["HEAD /"]
 
 
 TOPOLOGY = """\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -796,14 +800,14 @@ PAIRS = (
 
 
 def test_links_of_none_and_of_one_gpu():
-    assert machine.links(CPU, None, None) == Finding("GPU links", "no GPU")
-    assert machine.links(replace(TWO_GPUS, gpus=TWO_GPUS.gpus[:1]), None, None) == Finding("GPU links", "one GPU")
+    assert host_checks.links(CPU, None, None) == Finding("GPU links", "no GPU")
+    assert host_checks.links(replace(TWO_GPUS, gpus=TWO_GPUS.gpus[:1]), None, None) == Finding("GPU links", "one GPU")
 
 
 def test_copies_between_gpus_arrive_and_are_not_made_again(tmp_path, cache, topology):
     python = program(tmp_path / "env", f"echo x >> {tmp_path / 'asked'}\necho '{PAIRS}'\n")
     for _ in range(2):
-        assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None) == Finding(
+        assert host_checks.links(TWO_GPUS, environment(python, vllm="0.32.0"), None) == Finding(
             "GPU links", "GPU0–GPU1 PHB; 2 P2P copies arrive, the slowest in 0.020 s"
         )
     assert (tmp_path / "asked").read_text() == "x\n"
@@ -811,13 +815,13 @@ def test_copies_between_gpus_arrive_and_are_not_made_again(tmp_path, cache, topo
 
 def test_copies_without_peer_access_say_so(tmp_path, cache, topology):
     python = program(tmp_path / "env", f"echo '{PAIRS.replace('true', 'false', 1)}'\n")
-    assert "arrive, through the host" in machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None).found
+    assert "arrive, through the host" in host_checks.links(TWO_GPUS, environment(python, vllm="0.32.0"), None).found
 
 
 def test_a_copy_that_hangs_is_killed_and_named(tmp_path, cache, topology, monkeypatch):
     monkeypatch.setattr(probes, "PEERS_S", 0.5)
     python = program(tmp_path / "env", f"echo $$ > {tmp_path / 'pid'}\nexec sleep 300\n")
-    found = machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None)
+    found = host_checks.links(TWO_GPUS, environment(python, vllm="0.32.0"), None)
     assert (
         found.outcome == FAIL
         and found.found == "P2P copy hangs: no answer within 0.5 s (GPU0–GPU1 PHB)"
@@ -835,24 +839,24 @@ CHANGED = PAIRS.replace('"intact": true', '"intact": false', 1)
 )
 def test_a_copy_that_arrives_changed_or_fails_is_not_kept(tmp_path, cache, topology, script, said):
     python = program(tmp_path / "env", script + "\n")
-    found = machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), None)
+    found = host_checks.links(TWO_GPUS, environment(python, vllm="0.32.0"), None)
     assert found.outcome == FAIL and said in found.found and not (cache / "doctor.json").exists()
 
 
 def test_no_copy_is_tried_where_no_arm_spans_gpus_or_no_engine_is_there(tmp_path, cache, topology):
     python = program(tmp_path / "env", f"touch {tmp_path / 'asked'}\n")
     single = [Arm.of("arm", model(tmp_path, "m", 100), gpus=1)]
-    assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), single) == Finding(
+    assert host_checks.links(TWO_GPUS, environment(python, vllm="0.32.0"), single) == Finding(
         "GPU links", "GPU0–GPU1 PHB; P2P copy not tried: no arm spans GPUs"
     )
-    assert "no engine to try it with yet" in machine.links(TWO_GPUS, environment(python), None).found
+    assert "no engine to try it with yet" in host_checks.links(TWO_GPUS, environment(python), None).found
     assert not (tmp_path / "asked").exists()
-    assert machine.links(TWO_GPUS, environment(python, vllm="0.32.0"), [single[0].variant(gpus=2)]).outcome == FAIL
+    assert host_checks.links(TWO_GPUS, environment(python, vllm="0.32.0"), [single[0].variant(gpus=2)]).outcome == FAIL
 
 
 def test_a_machine_without_nvidia_smi_has_an_unknown_topology(tmp_path, cache, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "topology unknown" in machine.links(TWO_GPUS, None, None).found
+    assert "topology unknown" in host_checks.links(TWO_GPUS, None, None).found
 
 
 def test_the_script_that_copies_runs_in_the_engines_interpreter():
@@ -865,21 +869,21 @@ def test_the_script_that_copies_runs_in_the_engines_interpreter():
 
 
 def test_the_results_folder_is_tried_and_left_as_it_was(tmp_path):
-    assert machine.results_folder(tmp_path) == Finding("results folder", f"{tmp_path} can be written")
-    assert machine.results_folder(tmp_path / "a" / "b") == Finding(
+    assert folder_checks.results_folder(tmp_path) == Finding("results folder", f"{tmp_path} can be written")
+    assert folder_checks.results_folder(tmp_path / "a" / "b") == Finding(
         "results folder", f"{tmp_path / 'a' / 'b'} can be made"
     )
     assert not list(tmp_path.iterdir())
     (tmp_path / "results").write_text("a file in its place")
-    found = machine.results_folder(tmp_path / "results" / "cpu")
+    found = folder_checks.results_folder(tmp_path / "results" / "cpu")
     assert found.outcome == FAIL and "Not a directory" in found.found and "SERVING_STUDY_RESULTS" in found.fix
     (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
-    assert machine.results_folder(tmp_path / "lost" / "cpu").outcome == FAIL
+    assert folder_checks.results_folder(tmp_path / "lost" / "cpu").outcome == FAIL
 
 
 def test_a_results_folder_that_another_run_holds(results):
     known = store.Store("cpu", 3)
-    assert machine.results_lock(known.folder).outcome == OK
+    assert folder_checks.results_lock(known.folder).outcome == OK
     code = (
         "import time; from serving_study.results import store; from pathlib import Path\nwith "
         f"store.Store('cpu', 3, Path({str(results)!r})).lock(): print('held', flush=True); time.sleep(300)"
@@ -887,20 +891,23 @@ def test_a_results_folder_that_another_run_holds(results):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         for folder in (known.folder, results):
-            found = machine.results_lock(folder)
+            found = folder_checks.results_lock(folder)
             assert (
                 found.outcome == FAIL and found.found == f"another run is writing in {known.folder} (pid {other.pid})"
             )
         other.kill()
-    assert machine.results_lock(known.folder).outcome == OK  # its file and pid are still there
+    assert folder_checks.results_lock(known.folder).outcome == OK  # its file and pid are still there
     with known.lock():
         pass
 
 
 def test_other_load_is_said_on_a_cpu_host(monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (2.6, 1.0, 1.0))
-    assert machine.load(CPU).outcome == WARN and "load average 2.6 on 2 cores" in machine.load(CPU).found
-    assert machine.load(replace(CPU, cpus=4)).outcome == OK and machine.load(replace(TWO_GPUS, cpus=2)).outcome == OK
+    assert host_checks.load(CPU).outcome == WARN and "load average 2.6 on 2 cores" in host_checks.load(CPU).found
+    assert (
+        host_checks.load(replace(CPU, cpus=4)).outcome == OK
+        and host_checks.load(replace(TWO_GPUS, cpus=2)).outcome == OK
+    )
 
 
 def test_servers_of_an_earlier_run_are_named(tmp_path):
@@ -909,11 +916,11 @@ def test_servers_of_an_earlier_run_are_named(tmp_path):
         [sys.executable, WARDEN, "1", log, "sleep", "300"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as warden:
         warden.stdout.readline()
-        found = machine.earlier_runs()
+        found = host_checks.earlier_runs()
         warden.stdin.close()
         warden.wait(20)
     assert found.outcome == WARN and f"warden pid {warden.pid}" in found.found and f" {warden.pid}" in found.fix
-    assert f"pid {warden.pid}" not in machine.earlier_runs().found
+    assert f"pid {warden.pid}" not in host_checks.earlier_runs().found
 
 
 # All of it, and the command line
@@ -1051,11 +1058,11 @@ def test_models_that_are_not_prepared_are_not_fetched(cache, results, on_cpu):
 def test_the_models_named_are_those_of_the_sections_own_plan(
     tmp_path, monkeypatch, results, cache, section, on_gpu, said
 ):
-    card = hosts.Gpu(0, "l4", 22.0, 22.0, "8.9")
+    card = gpus.Gpu(0, "l4", 22.0, 22.0, "8.9")
     host = replace(CPU, gpus=(card, replace(card, index=1))) if on_gpu else CPU
     monkeypatch.setattr(hosts, "detect", lambda profile="auto": host)
-    monkeypatch.setattr(machine, "memory", lambda *_: [])
-    monkeypatch.setattr(machine, "gpu_clocks", lambda *_: [])
+    monkeypatch.setattr(host_checks, "memory", lambda *_: [])
+    monkeypatch.setattr(host_checks, "gpu_clocks", lambda *_: [])
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("VLLM_PYTHON", str(facts(tmp_path, vllm="0.32.0")))
     found = {finding.what: finding for finding in checks.look(section, imports=False)}

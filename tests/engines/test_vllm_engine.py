@@ -12,7 +12,8 @@ from serving_study import engines
 from serving_study.chapters.speculation_arms import _prescribe
 from serving_study.engines import logs, vllm, vllm_logs
 from serving_study.errors import HostError, ParameterError
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.models.checkpoints import Model
 from serving_study.servers.arm import Arm
 from serving_study.servers.server import died

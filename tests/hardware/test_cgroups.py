@@ -56,19 +56,19 @@ def test_version_1_with_and_without_a_namespace(tmp_path):
 @pytest.mark.parametrize(("quota", "count"), [("max", 8), ("250000", 2), ("300000", 3), ("50000", 1), ("9000000", 8)])
 def test_cores_are_as_many_whole_ones_as_the_share_makes(tmp_path, monkeypatch, quota, count):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8, 16)))
-    assert hosts.cores(v2(tmp_path, cpu=f"{quota} 100000")) == list(range(8, 8 + count))
+    assert cgroups.cores(v2(tmp_path, cpu=f"{quota} 100000")) == list(range(8, 8 + count))
 
 
 def test_memory_is_the_containers(tmp_path, monkeypatch):
     whole = types.SimpleNamespace(total=64 * GIB, available=40 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: whole)
-    assert hosts.memory_of_host(tmp_path) == (64 * GIB, 40 * GIB)
-    assert hosts.memory_of_host(v2(tmp_path, memory=16 * GIB, used=10 * GIB)) == (16 * GIB, 6 * GIB)
-    assert hosts.memory_of_host(v2(tmp_path, memory=128 * GIB, used=10 * GIB)) == (64 * GIB, 40 * GIB)
+    assert cgroups.memory_of_host(tmp_path) == (64 * GIB, 40 * GIB)
+    assert cgroups.memory_of_host(v2(tmp_path, memory=16 * GIB, used=10 * GIB)) == (16 * GIB, 6 * GIB)
+    assert cgroups.memory_of_host(v2(tmp_path, memory=128 * GIB, used=10 * GIB)) == (64 * GIB, 40 * GIB)
 
 
 def test_the_limits_are_those_of_the_host(monkeypatch):
     monkeypatch.setattr(cgroups, "limits", lambda root=None: Limits(1.0, 2 * GIB, GIB))
     host = hosts.detect("cpu")
-    assert (host.cpus, host.memory_gib, host.free_memory_gib) == (1, 2.0, 1.0) and hosts.free_memory_gib() == 1.0
+    assert (host.cpus, host.memory_gib, host.free_memory_gib) == (1, 2.0, 1.0) and cgroups.free_memory_gib() == 1.0
     assert host.name != hosts.Host("cpu", host.cpu_model, 2, 23.5, 1.0).name

@@ -8,7 +8,8 @@ import pynvml
 import pytest
 
 from serving_study.errors import HostError
-from serving_study.hardware import ceilings, hosts
+from serving_study.hardware import ceilings, cgroups, gpus, hosts
+from serving_study.hardware.sampler import Sampler
 
 
 @pytest.mark.parametrize(
@@ -52,12 +53,12 @@ from serving_study.hardware import ceilings, hosts
     ],
 )
 def test_short_names(name, short):
-    assert hosts.short_name(name) == short
+    assert gpus.short_name(name) == short
 
 
 def nvml(monkeypatch, names, free_gib=20):
     """NVML as a machine with these GPUs answers it."""
-    memory = types.SimpleNamespace(total=22 * hosts.GIB, free=free_gib * hosts.GIB, used=2 * hosts.GIB)
+    memory = types.SimpleNamespace(total=22 * cgroups.GIB, free=free_gib * cgroups.GIB, used=2 * cgroups.GIB)
     answers = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
@@ -147,7 +148,7 @@ def test_visible_devices(monkeypatch, visible, indices):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     uuids = ["GPU-0a00-0", "GPU-0b00-1", "GPU-1f00-2", "GPU-3c00-3"]
-    assert hosts.visible_devices(uuids) == [(index, None) for index in indices]
+    assert gpus.visible_devices(uuids) == [(index, None) for index in indices]
 
 
 def test_hidden_gpus_leave_a_cpu_host(monkeypatch):
@@ -157,8 +158,8 @@ def test_hidden_gpus_leave_a_cpu_host(monkeypatch):
 
 
 def test_a_gpu_sampler_keeps_extremes_and_leaves_out_what_is_not_answered():
-    gpu = hosts.Gpu(0, "NVIDIA L4", 22, 20, "8.9")
-    sampler = hosts.Sampler(hosts.Host("l4x1", "x", 1, 1, 1, (gpu,)))
+    gpu = gpus.Gpu(0, "NVIDIA L4", 22, 20, "8.9")
+    sampler = Sampler(hosts.Host("l4x1", "x", 1, 1, 1, (gpu,)))
     sampler.steal, sampler.busy = 0.0, 0.5
     row = {
         "utilisation": 90,
@@ -189,7 +190,7 @@ def test_a_gpu_sampler_keeps_extremes_and_leaves_out_what_is_not_answered():
 
 
 def test_a_cpu_sampler_says_load_and_steal():
-    with hosts.Sampler(hosts.Host("cpu", "x", 1, 1, 1), interval_s=0.001) as sampler:
+    with Sampler(hosts.Host("cpu", "x", 1, 1, 1), interval_s=0.001) as sampler:
         while not sampler.samples:
             pass
     summary = sampler.summary()
@@ -218,7 +219,7 @@ def test_without_gpus_a_hosts_name_stands_for_its_hardware():
 
 def test_the_words_of_a_host_say_which_machine_it_is():
     assert EPYC.words == "AMD EPYC, 2 cores, 24 GiB, kvm, kernel 6.18.44-fc-v782"
-    gpu = hosts.Gpu(0, "NVIDIA L4", 22, 20, "8.9")
+    gpu = gpus.Gpu(0, "NVIDIA L4", 22, 20, "8.9")
     rented = hosts.Host("l4x2", "Xeon", 1, 64.2, 60.0, (gpu, gpu), "580.1", "none", "6.8")
     assert rented.words == "2 × NVIDIA L4, Xeon, 1 core, 64 GiB, kernel 6.8, driver 580.1"
 
@@ -326,7 +327,7 @@ class Nvml:
         said = card["gib"] if card else self.slices[handle][1]
         if isinstance(said, int):
             raise pynvml.NVMLError(said)
-        total, free = (gib * hosts.GIB for gib in said)
+        total, free = (gib * cgroups.GIB for gib in said)
         return types.SimpleNamespace(total=total, free=free, used=total - free)
 
     def nvmlDeviceGetMigMode(self, handle):
@@ -352,7 +353,7 @@ def sliced(uuid="GPU-1", **slices):
 
 def test_a_gpu_without_a_memory_of_its_own_has_the_systems(monkeypatch):
     Nvml(monkeypatch, card("GPU-1", "NVIDIA GB10", pynvml.NVML_ERROR_NOT_SUPPORTED))
-    monkeypatch.setattr(hosts, "memory_of_host", lambda: (119 * hosts.GIB, 100 * hosts.GIB))
+    monkeypatch.setattr(gpus, "memory_of_host", lambda: (119 * cgroups.GIB, 100 * cgroups.GIB))
     host = hosts.detect()
     assert host.profile == host.name == "gb10x1" and host.gpus[0].memory_gib == 119 and host.gpus[0].free_gib == 100
 
@@ -379,7 +380,7 @@ def test_a_slice_has_its_own_memory_and_name(monkeypatch):
     [gpu] = host.gpus
     assert (gpu.index, gpu.memory_gib, gpu.free_gib, gpu.uuid) == (1, 9.5, 9.4, "MIG-a2")
     assert gpu.compute_capability == "8.0" and host.profile == "a100-40mig1g.5gbx1"
-    assert hosts.nvml_handle(gpu) == "MIG-a2" and hosts.nvml_handle(replace(gpu, uuid="")) == "GPU-1"
+    assert gpus.nvml_handle(gpu) == "MIG-a2" and gpus.nvml_handle(replace(gpu, uuid="")) == "GPU-1"
     assert "uuid" not in host.as_dict()["gpus"][0] and hosts.of_record({"host": host.as_dict()}).name == host.name
 
 
@@ -410,7 +411,7 @@ def test_cards_of_two_kinds_are_no_profile_of_one(monkeypatch):
 
 def test_a_profile_has_the_ceilings_of_its_card_or_none():
     for name, known in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100-80"), ("NVIDIA L4", "l4")):
-        assert ceilings.of_host(f"{hosts.short_name(name)}x1").gpu.name == known
+        assert ceilings.of_host(f"{gpus.short_name(name)}x1").gpu.name == known
     for name in ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100 80GB PCIe", "NVIDIA H200 NVL", "NVIDIA L40"):
         with pytest.raises(HostError, match="no ceilings for this host"):
-            ceilings.of_host(f"{hosts.short_name(name)}x1")
+            ceilings.of_host(f"{gpus.short_name(name)}x1")

@@ -10,7 +10,8 @@ from serving_study import paths
 from serving_study.environments import Environment, scripts
 from serving_study.errors import HostError
 from serving_study.hardware import ceilings, links
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.results import link_records, reference
 
 CAPTURES = Path(__file__).parents[1] / "fixtures" / "links"

@@ -18,8 +18,9 @@ from serving_study.doctor import checks, rate_probe
 from serving_study.doctor.findings import FAIL, OK, WARN
 from serving_study.environments import Environment
 from serving_study.errors import EngineEnvironmentError, HostError
-from serving_study.hardware import ceilings, hosts, rates
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware import ceilings, hosts, rates, sampler
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.hardware.rates import Rate, Rates
 from serving_study.theory import calibration, predictions
 
@@ -181,7 +182,7 @@ class Sampler:
 )
 def test_a_gpu_that_works_or_is_held_is_refused(monkeypatch, utilisation, free_gib, said):
     monkeypatch.setattr(rates, "BUSY_S", 0.01)
-    monkeypatch.setattr(hosts, "Sampler", type("Fixed", (Sampler,), {"utilisation": utilisation}))
+    monkeypatch.setattr(sampler, "Sampler", type("Fixed", (Sampler,), {"utilisation": utilisation}))
     host = replace(L4, gpus=(replace(L4.gpus[0], free_gib=free_gib),))
     if said is None:
         rates.quiet(host)
@@ -245,13 +246,13 @@ def test_predictions_use_the_probe_of_this_host_and_say_so(cache):
 
 
 def test_what_a_baseline_reached_is_kept_below_the_probe_and_typical_shares_are_of_the_probe(cache):
-    on = calibration.machine(ceilings.of_host("l4x1"), probed=probed(read=280.0))
+    on = calibration.calibrated(ceilings.of_host("l4x1"), probed=probed(read=280.0))
     assert (
         on.bandwidth * on.efficiency == pytest.approx(300e9 * calibration.fitted()["l4x1"][0]) and on.bandwidth == 280e9
     )
-    new = calibration.machine(ceilings.of_host("l40sx2"), probed=probed("l40sx2", read=780.0, **{"GPU to GPU": 1.5}))
+    new = calibration.calibrated(ceilings.of_host("l40sx2"), probed=probed("l40sx2", read=780.0, **{"GPU to GPU": 1.5}))
     assert (new.bandwidth, new.efficiency) == (780e9, calibration.TYPICAL_OF_PROBED[0]) and new.link_bandwidth == 1.5e9
-    assert calibration.machine(ceilings.of_host("l40sx2")).link_bandwidth == calibration.LINKS["pcie"][0]
+    assert calibration.calibrated(ceilings.of_host("l40sx2")).link_bandwidth == calibration.LINKS["pcie"][0]
 
 
 def test_an_a100s_probe_is_of_its_own_memory_size(cache):
@@ -264,7 +265,7 @@ def test_an_a100s_probe_is_of_its_own_memory_size(cache):
 
 def test_published_errors_do_not_depend_on_the_machine_that_computes_them(cache):
     rates.keep(probed(read=20.0))
-    assert calibration.machine(ceilings.of_host("l4x1")).bandwidth == 300e9
+    assert calibration.calibrated(ceilings.of_host("l4x1")).bandwidth == 300e9
 
 
 @pytest.mark.parametrize("as_json", [False, True])

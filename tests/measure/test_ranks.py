@@ -10,7 +10,8 @@ from fake_study import HOST
 from good_cells import GPU, good
 
 from serving_study.engines import vllm
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.measure import mechanisms
 from serving_study.measure.mechanisms import ranks
 from serving_study.results.certificates import FAIL, PASS, UNKNOWN
@@ -140,7 +141,10 @@ def nvml(monkeypatch, counted, supported=True):
     import pynvml
 
     values = iter(counted)
-    value = lambda kib: types.SimpleNamespace(nvmlReturn=0 if supported else 3, value=types.SimpleNamespace(ullVal=kib))  # noqa: E731
+
+    def value(kib):
+        return types.SimpleNamespace(nvmlReturn=0 if supported else 3, value=types.SimpleNamespace(ullVal=kib))
+
     for name in ("nvmlInit", "nvmlShutdown"):
         monkeypatch.setattr(pynvml, name, lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)

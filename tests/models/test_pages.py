@@ -126,15 +126,19 @@ def test_a_latent_cache_beside_states_is_refused():
 
 
 def test_capacity_counts_in_these_blocks():
-    server = capacity.Server(HYBRID, ceilings.gpu("h200"), max_model_len=32768, max_num_seqs=128, kv_element_bytes=1)
+    server = capacity.Deployment(
+        HYBRID, ceilings.gpu("h200"), max_model_len=32768, max_num_seqs=128, kv_element_bytes=1
+    )
     found = capacity.predict(server)
     blocks = pages.layout(HYBRID, element_bytes=1, max_num_batched_tokens=8192)
     assert found.tokens == blocks.tokens(
         found.kv_gib * 2**30, 32768
     ) and found.kv_bytes_per_token == blocks.bytes_per_token(32768)
     longer = capacity.predict(
-        capacity.Server(HYBRID, ceilings.gpu("h200"), max_model_len=131072, max_num_seqs=128, kv_element_bytes=1)
+        capacity.Deployment(HYBRID, ceilings.gpu("h200"), max_model_len=131072, max_num_seqs=128, kv_element_bytes=1)
     )
     assert longer.tokens > found.tokens and longer.max_concurrency < found.max_concurrency
     with pytest.raises(ModelError, match="beside full attention alone"):
-        capacity.Server(HYBRID, ceilings.gpu("h200"), speculative_tokens=3, draft=shapes.load("qwen2.5-0.5b-instruct"))
+        capacity.Deployment(
+            HYBRID, ceilings.gpu("h200"), speculative_tokens=3, draft=shapes.load("qwen2.5-0.5b-instruct")
+        )

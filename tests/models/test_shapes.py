@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from serving_study.errors import ModelError
-from serving_study.models import checkpoints, shapes
+from serving_study.models import checkpoints, layer_weights, shapes
 from serving_study.results import reference
 
 # model_type, hidden, intermediate, layers, heads, KV heads, head dimension, vocabulary; the rest by name.
@@ -386,7 +386,7 @@ def test_the_vocabulary_is_padded_to_64():
     [(0.0001, 512 / 2**20), (7.875, 7.875), (12.25, 12.25), (15.75, 16), (24.5, 26), (32.375, 34), (270, 270)],
 )
 def test_the_allocator_rounds_large_tensors_up(mib, allocated):
-    assert shapes.allocated_bytes(int(mib * 2**20)) == allocated * 2**20
+    assert layer_weights.allocated_bytes(int(mib * 2**20)) == allocated * 2**20
 
 
 def test_load_takes_paths_folders_names_and_the_hub_cache(tmp_path, monkeypatch):

@@ -350,7 +350,7 @@ def test_the_newest_cells_are_of_one_machine_and_what_is_left_out_is_said(result
     assert known.left_out() == "" and known.cells_elsewhere() == 0 and set(known.newest()["arm"]) == {"a", "b"}
     later = {"at": "2030-02-01T00:00:00Z", "starts": [start("a", key="c", figures={"startup_s": 9})]}
     measured_on(known, "20300201T000000Z", machine(kernel="6.2"), cell("a", key="c"), **later)
-    assert known.newest()[["arm", "key"]].values.tolist() == [["a", "c"]] and known.machine() == machine(kernel="6.2")
+    assert known.newest()[["arm", "key"]].values.tolist() == [["a", "c"]]
     assert {arm: one["key"] for arm, one in known.newest_starts().items()} == {"a": "c"}
     assert known.cells_elsewhere() == 2 and known.left_out() == (
         "2 cells of h200x1 were made by another machine than the newest "

@@ -6,7 +6,8 @@ import pytest
 
 from serving_study.chapters import speculation_arms
 from serving_study.errors import ModelError, ParameterError
-from serving_study.hardware.hosts import Gpu, Host
+from serving_study.hardware.gpus import Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.models.checkpoints import Model
 from serving_study.servers.arm import Arm
 

@@ -11,7 +11,8 @@ from serving_study.engines import logs
 from serving_study.environments import Environment
 from serving_study.errors import HostError
 from serving_study.hardware import hosts
-from serving_study.hardware.hosts import GIB, Gpu, Host
+from serving_study.hardware.gpus import GIB, Gpu
+from serving_study.hardware.hosts import Host
 from serving_study.models.checkpoints import Model
 from serving_study.servers import fleet, preflight
 from serving_study.servers.arm import Arm

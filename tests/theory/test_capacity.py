@@ -51,7 +51,7 @@ H200 = {
 
 
 def server(host, **about):
-    return capacity.Server(
+    return capacity.Deployment(
         **{"model": SEVEN, "gpu": ceilings.of_host(host).gpu, "max_num_seqs": 128, "version": VERSIONS[host], **about}
     )
 
@@ -96,7 +96,9 @@ def test_kv_tokens_of_our_h200():
 
 
 def test_what_four_cards_hold_over_one_is_a_matter_of_what_weights_leave_on_one():
-    gain = lambda host: capacity.predict(server(host, tp=4)).tokens / capacity.predict(server(host)).tokens  # noqa: E731
+    def gain(host):
+        return capacity.predict(server(host, tp=4)).tokens / capacity.predict(server(host)).tokens
+
     assert gain("a10gx4") == pytest.approx(18.7, rel=0.1)  # of 22 GiB, 7B leaves a small rest
     assert 4.2 < gain("h200x1") < 4.6  # of 140 GiB, nearly all is left on each
 
@@ -133,7 +135,7 @@ def test_the_constant_of_the_h200_is_its_baselines_alone():
 def test_a_model_that_does_not_fit_is_seen_before_it_is_rented(host):
     found = capacity.predict(server(host, model=FOURTEEN))
     assert (
-        (found.tokens, found.starts) == (0, False)
+        (found.tokens, found.can_start) == (0, False)
         and found.kv_gib < 0
         and found.weights_gib > ceilings.of_host(host).gpu.memory_gib
     )
@@ -143,7 +145,7 @@ def test_a_model_that_does_not_fit_is_seen_before_it_is_rented(host):
 
 def test_tokens_come_in_blocks_and_concurrency_follows():
     found = capacity.predict(server("l4x1", utilization=0.87, max_model_len=8192))
-    assert found.tokens % 16 == 0 and found.max_concurrency == found.tokens / 8192 and found.starts
+    assert found.tokens % 16 == 0 and found.max_concurrency == found.tokens / 8192 and found.can_start
     assert found.weights_gib + found.peak_gib + found.graphs_gib + found.constant_gib + found.kv_gib == pytest.approx(
         22.04 * 0.87, abs=1e-6
     )
@@ -153,14 +155,14 @@ def test_defaults_are_those_of_the_command_line():
     sizes = {
         name: (one.sequences, one.batched_tokens)
         for name in ceilings.gpus()
-        for one in [capacity.Server(SEVEN, ceilings.gpu(name))]
+        for one in [capacity.Deployment(SEVEN, ceilings.gpu(name))]
     }
     assert (
         sizes["l4"] == sizes["a100-80"] == (256, 2048)
         and sizes["h200"] == sizes["h100"] == (1024, 8192)
         and sizes["b200"] == (1024, 16384)
     )
-    assert capacity.Server(SEVEN, ceilings.gpu("l4"), max_num_batched_tokens=4096).batched_tokens == 4096
+    assert capacity.Deployment(SEVEN, ceilings.gpu("l4"), max_num_batched_tokens=4096).batched_tokens == 4096
 
 
 def test_what_a_start_leaves_out():
@@ -180,7 +182,7 @@ def test_what_a_start_leaves_out():
 
 
 def test_a_gpu_without_a_start_of_its_own_takes_the_mean_constant():
-    found = capacity.predict(capacity.Server(SEVEN, ceilings.gpu("l40s")))
+    found = capacity.predict(capacity.Deployment(SEVEN, ceilings.gpu("l40s")))
     assert found.constant_gib == pytest.approx(sum(capacity.CONSTANT_GIB.values()) / 3)
 
 

@@ -87,7 +87,7 @@ def test_the_reference_studys_prefixes():
     cold = [figures["prefix-on", 1], *figures["prefix-off"]]
     warm = [figures["prefix-on", request] for request in range(2, 6)]
     cold, warm = sum(cold) / len(cold), sum(warm) / len(warm)
-    found = reuse.prefix(SEVEN, reuse.machine(ceilings.of_host("l4x1")), shared=3001, own=20)
+    found = reuse.prefix(SEVEN, reuse.prefill_machine(ceilings.of_host("l4x1")), shared=3001, own=20)
     assert (found.tokens, found.cached_tokens) == (3021, 2992)
     errors = {
         "cold": 1000 * found.cold_s / cold - 1,
@@ -116,7 +116,10 @@ def test_throughput_under_a_hit_rate():
 def test_a_handover_by_hand():
     found = reuse.hand_over(SEVEN, PLAIN, SLOW, prompt=1024, output=128, concurrency=8)
     assert found.kv_bytes == 1024 * 57344 and found.transfer_s == pytest.approx(1024 * 57344 / 1e9)
-    step = lambda sequences: (2 * (MATRICES + HEAD) + sequences * 1088 * 57344) / 1e12 + sequences * 2 * MATRICES / 1e14  # noqa: E731
+
+    def step(sequences):
+        return (2 * (MATRICES + HEAD) + sequences * 1088 * 57344) / 1e12 + sequences * 2 * MATRICES / 1e14
+
     added = reuse.prefill_s(SEVEN, PLAIN, 1024, alone=False)
     assert found.tpot_s == pytest.approx(step(8)) and found.replicas_tpot_s == pytest.approx(step(4) + 3 * added / 128)
     assert found.replicas_request_throughput == pytest.approx(8 / (128 * step(4) + 4 * added))
@@ -167,7 +170,7 @@ def test_the_links_of_a_host():
 
 def test_a_share_fitted_to_decoding_is_not_believed_of_a_prefill():
     for name in ("l4x1", "h200x1", "p5.48xlarge"):
-        fitted, used = calibration.machine(ceilings.of_host(name)), reuse.machine(ceilings.of_host(name))
+        fitted, used = calibration.calibrated(ceilings.of_host(name)), reuse.prefill_machine(ceilings.of_host(name))
         assert (
             used.compute_efficiency == min(fitted.compute_efficiency, calibration.TYPICAL[1])
             and used.bandwidth == fitted.bandwidth

@@ -14,8 +14,8 @@ from serving_study.chapters.speculation import draft_cost
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware import ceilings
 from serving_study.models import shapes
-from serving_study.theory import calibration, latency, predictions
-from serving_study.theory.latency import Machine, Speculation, Work
+from serving_study.theory import calibration, latency, prediction_errors, predictions
+from serving_study.theory.latency import Drafting, Machine, Work
 
 PLAIN = Machine(bandwidth=1e9, flops=1e12, efficiency=0.5, compute_efficiency=0.5)
 RANK = Work(read_bytes=1e7, flops_per_token=1e7, kv_bytes_per_token=1e3)
@@ -43,8 +43,8 @@ def test_splitting_divides_the_work_and_adds_the_link():
 def test_a_round_is_a_check_and_k_drafts():
     draft = Work(1e6, 1e6, 1e2)
     expected = latency.pass_s(RANK, PLAIN, 8, 100) + 3 * latency.pass_s(draft, PLAIN, 2, 100)
-    assert latency.round_s(RANK, PLAIN, 2, 100, Speculation(3, 0.5, draft)) == pytest.approx(expected)
-    assert Speculation(3, 0.5).tokens_a_round == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert latency.round_s(RANK, PLAIN, 2, 100, Drafting(3, 0.5, draft)) == pytest.approx(expected)
+    assert Drafting(3, 0.5).tokens_a_round == pytest.approx(1 + 0.5 + 0.25 + 0.125)
 
 
 @pytest.mark.parametrize(("alpha", "k"), [(0.1, 1), (0.5, 3), (0.9, 5)])
@@ -74,18 +74,18 @@ def test_the_loop_keeps_its_concurrency_and_loses_no_token():
 
 def test_certain_acceptance_divides_the_rounds():
     plain, fast = (
-        latency.closed_loop([(10, 401)], 1, RANK, PLAIN, speculation) for speculation in (None, Speculation(3, 1.0))
+        latency.closed_loop([(10, 401)], 1, RANK, PLAIN, speculation) for speculation in (None, Drafting(3, 1.0))
     )
     assert plain["median_tpot_ms"] / fast["median_tpot_ms"] == pytest.approx(4, rel=0.02)
 
 
 def test_the_crossover_is_where_checking_costs_what_it_brings():
-    found = latency.crossover(RANK, PLAIN, Speculation(3, 0.5), context=1)
+    found = latency.crossover(RANK, PLAIN, Drafting(3, 0.5), context=1)
     plain = [latency.pass_s(RANK, PLAIN, count, count) for count in (found - 1, found)]
-    rounds = [latency.round_s(RANK, PLAIN, count, count, Speculation(3, 0.5)) for count in (found - 1, found)]
+    rounds = [latency.round_s(RANK, PLAIN, count, count, Drafting(3, 0.5)) for count in (found - 1, found)]
     assert 1.875 * plain[0] >= rounds[0] and 1.875 * plain[1] < rounds[1]
-    assert latency.crossover(RANK, PLAIN, Speculation(1, 1.0), context=1, highest=50) is None
-    assert latency.crossover(RANK, PLAIN, Speculation(1, 0.0, RANK), context=1) == 1
+    assert latency.crossover(RANK, PLAIN, Drafting(1, 1.0), context=1, highest=50) is None
+    assert latency.crossover(RANK, PLAIN, Drafting(1, 0.0, RANK), context=1) == 1
 
 
 def test_a_fit_finds_the_constants_that_made_the_figures():
@@ -111,7 +111,7 @@ def test_the_work_of_a_model():
 
 @pytest.fixture(scope="module")
 def errors():
-    return predictions.errors()
+    return prediction_errors.errors()
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def errors():
     ],
 )
 def test_the_errors_only_get_smaller(errors, section, host, metric, cells, median, within_20):
-    table = predictions.summary(errors).set_index(["section", "host", "metric"])
+    table = prediction_errors.summary(errors).set_index(["section", "host", "metric"])
     row = table.loc[(section, host, metric)]
     assert row["cells"] == cells and row["median"] <= median and (within_20 is None or row["within_20"] >= within_20)
 
 
 def test_what_is_left_out_says_why(errors):
     left = errors[errors["excluded"].notna()]
-    assert set(map(tuple, left[["host", "arm"]].to_numpy())) == set(predictions.EXCLUDED)
+    assert set(map(tuple, left[["host", "arm"]].to_numpy())) == set(prediction_errors.EXCLUDED)
 
 
 def test_cells_that_a_constant_was_chosen_on_are_counted_and_ringed(errors):
@@ -146,20 +146,20 @@ def test_cells_that_a_constant_was_chosen_on_are_counted_and_ringed(errors):
     assert set(map(tuple, seen[["host", "arm"]].to_numpy())) == {
         ("a10gx4", arm) for arm in ("7b-tp2", "14b-tp2", "14b-pp2")
     }
-    table = predictions.summary(errors).set_index(["section", "metric", "host"])
+    table = prediction_errors.summary(errors).set_index(["section", "metric", "host"])
     row = table.loc[(5, "median TPOT (ms)", "a10gx4")]
     others = errors[(errors["section"] == 5) & errors["arm"].isin(["7b-tp4", "14b-tp4"])]
     others = others[others["metric"] == "median TPOT (ms)"]
     assert (row["took_part"], row["cells"]) == (9, 15) and len(others) == 6
     assert row["median_others"] == pytest.approx(others["error"].abs().median())
-    assert "of them in sight of a constant" in tables.prediction_errors(predictions.summary(errors)).to_html()
+    assert "of them in sight of a constant" in tables.prediction_errors(prediction_errors.summary(errors)).to_html()
     figure = plots.predictions(errors)
     assert "a constant was chosen on it" in {text.get_text() for text in figure.legends[0].get_texts()}
     plots.plt.close(figure)
 
 
 def test_a_drafts_waits_are_no_small_part_of_an_l4s_round(errors):
-    shares = predictions.wait_shares("l4x1")
+    shares = prediction_errors.wait_shares("l4x1")
     assert [shares[f"draft-k{k}"] for k in (1, 3, 5)] == pytest.approx([0.08, 0.156, 0.208], abs=0.005)
     glued = draft_cost.figures()
     assert [glued[f"l4_wait_k{k}"] for k in (1, 3, 5)] == [shares[f"draft-k{k}"] for k in (1, 3, 5)]
@@ -186,7 +186,7 @@ def test_what_a_round_waits():
     assert calibration.speculate(1, 0.5, draft, "by kernel").wait_s == pytest.approx(
         waits["step"] + 24 * waits["by kernel"]
     )
-    plain, slow = (latency.round_s(RANK, PLAIN, 2, 100, Speculation(3, 0.5, RANK, wait_s)) for wait_s in (0.0, 0.003))
+    plain, slow = (latency.round_s(RANK, PLAIN, 2, 100, Drafting(3, 0.5, RANK, wait_s)) for wait_s in (0.0, 0.003))
     assert slow - plain == pytest.approx(0.003)
 
 
@@ -195,18 +195,18 @@ def test_the_waits_are_not_the_l4s(errors):
     counts.
     """
     taken = {arm for wait, (_, arm) in calibration.remeasure_waits().items() if wait != "step"}
-    assert taken == {arm for host, arm in predictions.EXCLUDED if host == "h200x1"}
+    assert taken == {arm for host, arm in prediction_errors.EXCLUDED if host == "h200x1"}
     section = errors[(errors["host"] == "l4x1") & errors["excluded"].isna() & (errors["metric"] == "median TPOT (ms)")]
     assert set(section["arm"]) == {"draft-k1", "draft-k3", "draft-k5"} and abs(section["error"].median()) < 0.02
 
 
 def test_prediction_reference_and_measurement_beside_one_another():
     own = draft_cost.arms()
-    rows = predictions.beside(3, "l4x1", "output_throughput", own)
+    rows = prediction_errors.with_measured(3, "l4x1", "output_throughput", own)
     assert set(rows["source"]) == {"predicted", "measured"} and "baseline" not in set(
         rows["arm"]
     )  # the reference study has total throughput alone
-    rows = predictions.beside(3, "l4x1", "total_token_throughput", own)
+    rows = prediction_errors.with_measured(3, "l4x1", "total_token_throughput", own)
     assert set(zip(rows["source"], rows["host"], strict=True)) == {
         ("predicted", "l4x1"),
         ("reference", "l4x1"),
@@ -214,7 +214,7 @@ def test_prediction_reference_and_measurement_beside_one_another():
     }
     one = rows[(rows["source"] == "reference") & (rows["arm"] == "draft-k3") & (rows["concurrency"] == 1)]
     assert one["value"].item() == pytest.approx(52.4 / 28.9)
-    absolute = predictions.beside(5, "a10gx4", "median_tpot_ms", multiples=False)
+    absolute = prediction_errors.with_measured(5, "a10gx4", "median_tpot_ms", multiples=False)
     assert absolute[(absolute["source"] == "reference") & (absolute["arm"] == "14b-pp2")]["value"].tolist() == [
         59.47,
         69.06,
@@ -222,9 +222,9 @@ def test_prediction_reference_and_measurement_beside_one_another():
     ]
     assert (
         len(
-            predictions.beside(3, "h200x1", "median_tpot_ms", own[own["arm"] == "baseline"], multiples=False).query(
-                "source == 'measured' and arm != 'baseline'"
-            )
+            prediction_errors.with_measured(
+                3, "h200x1", "median_tpot_ms", own[own["arm"] == "baseline"], multiples=False
+            ).query("source == 'measured' and arm != 'baseline'")
         )
         == 0
     )
@@ -244,7 +244,7 @@ def test_prediction_reference_and_measurement_beside_one_another():
 def test_what_stands_beside_is_labelled_by_what_it_is_alone():
     own = draft_cost.arms()
     labels = (
-        predictions.beside(3, "l4x1", "total_token_throughput", own)
+        prediction_errors.with_measured(3, "l4x1", "total_token_throughput", own)
         .groupby(["source", "arm"])["labels"]
         .agg(lambda found: found.dropna().unique().tolist())
     )
@@ -255,11 +255,11 @@ def test_what_stands_beside_is_labelled_by_what_it_is_alone():
         (real, "measured: h200x1"),
         (real.assign(engine="modified"), "measured: h200x1\n(modified engine)"),
     ):
-        figure = plots.beside(predictions.beside(3, "l4x1", "total_token_throughput", cells), "multiple")
+        figure = plots.beside(prediction_errors.with_measured(3, "l4x1", "total_token_throughput", cells), "multiple")
         assert words in {text.get_text() for text in figure.legends[0].get_texts()}
         plt.close(figure)
     published = (
-        predictions.beside(3, "h200x1", "total_token_throughput")
+        prediction_errors.with_measured(3, "h200x1", "total_token_throughput")
         .query("source == 'measured'")
         .groupby("arm")["labels"]
         .first()
@@ -294,9 +294,9 @@ def test_any_metric_can_be_drawn_beside_its_prediction():
 
 def test_what_cannot_stand_beside_is_refused():
     with pytest.raises(ParameterError, match="section 3, l4x1, p99_ttft_ms"):
-        predictions.beside(3, "l4x1", "p99_ttft_ms")
+        prediction_errors.with_measured(3, "l4x1", "p99_ttft_ms")
     with pytest.raises(ParameterError, match="several hosts"):
-        predictions.beside(3, "l4x1", "median_tpot_ms", draft_cost.arms(), multiples=False)
+        prediction_errors.with_measured(3, "l4x1", "median_tpot_ms", draft_cost.arms(), multiples=False)
 
 
 def test_a_prediction_before_renting():
@@ -384,8 +384,8 @@ def test_gpus_that_reach_one_another_directly_add_in_one_step():
     )
     assert ring - switch == pytest.approx(20 * 2e-5) and switch == pytest.approx(20 * (1e-5 + 1.5e-6))
     assert (
-        calibration.machine(ceilings.of_host("a10gx4")).link_ring
-        and not calibration.machine(ceilings.of_host("h200x8")).link_ring
+        calibration.calibrated(ceilings.of_host("a10gx4")).link_ring
+        and not calibration.calibrated(ceilings.of_host("h200x8")).link_ring
     )
 
 

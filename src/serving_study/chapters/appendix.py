@@ -1,4 +1,4 @@
-"""The book's appendix: every section's parameters in one table each, written from their models.
+"""The book's appendix: every section's parameters, a table each, written from their models.
 
 python -c "from serving_study.chapters import appendix; appendix.write()"
 """
@@ -27,7 +27,7 @@ def page() -> str:
 
 
 def write() -> Path:
-    """Write the page where the book has it; one that is current stays untouched."""
+    """Write the book's page; a current one stays untouched."""
     file = paths.BOOK / PAGE
     if not file.is_file() or file.read_text(encoding="utf-8") != page():
         file.write_text(page(), encoding="utf-8")
@@ -62,7 +62,7 @@ def _allowed(section: Section, name: str) -> str:
 
 
 def _default(section: Section, name: str) -> str:
-    """The header's value, and where that is None those of the profiles."""
+    """The header's value; where that is None, those of the profiles."""
     value = section.parameters.model_fields[name].default
     own = [
         f"{profile}: {_shown(values[name])}"

@@ -1,10 +1,9 @@
 """The book: which executed notebooks enter it, how it is built, and what a built page must not contain.
 
-`make run` executes a section into a scratch path; `publish` lets the copy into `book/sections/` only if it ran to its
-end. What can mislead: papermill marks the cells of a dead kernel `completed`, and `-W -n` passes an error output that
-is stored in a notebook; so `publish` goes by execution counts and outputs, and `check` looks at the pages themselves.
-The same executed notebook always gives the same bytes: no times, no absolute path of the checkout, no memory address,
-no stderr.
+`make run` executes a section into a scratch path; `publish` copies it into `book/sections/` only if it ran to its end.
+What can mislead: papermill marks the cells of a dead kernel `completed`, and `-W -n` passes an error output stored in a
+notebook; so `publish` checks execution counts and outputs, and `check` the pages themselves. The same executed notebook
+always gives the same bytes: no times, absolute paths of the checkout, memory addresses or stderr.
 
     python -c "from serving_study.chapters import book; book.check(book.build())"
 """
@@ -38,11 +37,10 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def publish(executed: Path, name: str) -> Path:
-    """Copy a notebook that ran to its end into `book/sections/<name>.ipynb`, cleaned; whole or not at all.
+    """Copy a notebook that ran to its end into `book/sections/<name>.ipynb`, cleaned, and return the copy.
 
-    `executed` is papermill's output in a scratch path and is left alone. Raises BookError, and leaves an older
-    published copy as it was, if the notebook is unreadable, a cell has not run, one ran out of order, or one stored an
-    error."""
+    `executed` is papermill's output and stays. Raises BookError, and keeps an older published copy, if the notebook is
+    unreadable, a cell has not run or ran out of order, or one stored an error."""
     if not NAME.fullmatch(name):
         raise BookError(
             "not a chapter's name",
@@ -73,9 +71,8 @@ def publish(executed: Path, name: str) -> Path:
 def build(*, strict: bool = True, root: Path | None = None) -> Path:
     """Build the book in `root` (the checkout) from scratch and return its index page.
 
-    `_build/` is emptied first: Jupyter Book keeps pages that left the table of contents, and glued numbers of earlier
-    runs. The whole output is in `_build/book.log`. With `strict` (the default) any warning raises BookError with the
-    warnings."""
+    `_build/` is emptied first, since Jupyter Book keeps pages that left the table of contents, and glued numbers of
+    earlier runs. The output is in `_build/book.log`. With `strict` any warning raises BookError."""
     root = Path(root or paths.ROOT)
     _require_chapters(root)
     output, script = root / "_build", Path(sys.executable).with_name("jupyter-book")
@@ -119,11 +116,10 @@ def build(*, strict: bool = True, root: Path | None = None) -> Path:
 
 def check(html: Path) -> None:
     """Raise BookError if a built page shows an error output or an absolute path of the checkout, loads an outside
-    asset, or has an id twice: what is styled by an id reaches every element that has it.
+    asset, or has an id twice (its styles would reach every such element).
 
-    `html` is the index page that `build` returned, or its folder. Links of the text may point outside; scripts, style
-    sheets, images, fonts and frames may not, so that the book reads the same without a network.
-    """
+    `html` is the index page that `build` returned, or its folder. Links may point outside; scripts, style sheets,
+    images, fonts and frames may not, so that the book reads the same without a network."""
     folder = html if html.is_dir() else html.parent
     checkouts = _spellings(paths.ROOT, folder.parent.parent)
     faults: list[str] = []
@@ -137,7 +133,7 @@ def check(html: Path) -> None:
         faults += [f"{shown}: loads {url}" for url in assets.outside]
         faults += [f"{shown}: shows an error output"] * assets.errors
         twice = [name for name, times in assets.ids.items() if times > 1]
-        # A table's cells are named after it: the table says it all.
+        # Cells' ids contain their table's: the table's is enough.
         faults += [
             f"{shown}: has the id {name} twice" for name in twice if CELL.sub("", name) not in set(twice) - {name}
         ]
@@ -155,7 +151,7 @@ def check(html: Path) -> None:
 
 
 def chapters(root: Path | None = None) -> list[str]:
-    """Return the documents that `_toc.yml` lists, in order and without suffix: `book/intro`, `book/01-scope` …"""
+    """The documents in `_toc.yml`, in order and without suffix: `book/intro`, `book/01-scope` …"""
 
     def walk(entry: dict) -> Iterator[str]:
         if name := entry.get("root") or entry.get("file"):
@@ -168,9 +164,7 @@ def chapters(root: Path | None = None) -> list[str]:
 
 
 def _require_chapters(root: Path) -> None:
-    """Executed chapters are committed; one that `_toc.yml` lists and nobody has run is an error, not a hole in the
-    book.
-    """
+    """Executed chapters are committed; one in `_toc.yml` that nobody has run is an error."""
     listed = chapters(root)
     missing = [name for name in listed if not any((root / f"{name}{suffix}").is_file() for suffix in (*SUFFIXES, ""))]
     if missing:
@@ -184,7 +178,7 @@ def _require_chapters(root: Path) -> None:
 
 
 def _require_complete(notebook, executed: Path, again: str) -> None:
-    """Every code cell with a source has run, each after the one above it, and none stored an error."""
+    """Every code cell with a source has run, in order, and none stored an error."""
     last = 0
     for index, cell in enumerate(notebook.cells):
         where = f"{executed}, cell {index}: {cell.source.strip().splitlines()[0] if cell.source.strip() else '(empty)'}"
@@ -225,7 +219,7 @@ def _require_complete(notebook, executed: Path, again: str) -> None:
 
 
 def _cleaned(notebook):
-    """Return a copy without what differs from run to run or from checkout to checkout."""
+    """A copy without what differs between runs or checkouts."""
     clean, checkouts = copy.deepcopy(notebook), _spellings(paths.ROOT)
     kept = {key: clean.metadata[key] for key in ("language_info", "mystnb") if key in clean.metadata}
     clean.metadata = nbformat.from_dict(
@@ -247,9 +241,7 @@ def _cleaned(notebook):
 
 
 def _is_noise(output) -> bool:
-    """Progress bars, ipykernel's TCP warning and the like (stderr), and live widgets, which show nothing without a
-    kernel.
-    """
+    """Stderr (progress bars, ipykernel's warnings), and live widgets, which show nothing without a kernel."""
     return output.get("name") == "stderr" or WIDGET in output.get("data", {})
 
 
@@ -266,7 +258,7 @@ def _output(output, checkouts: re.Pattern):
 
 
 def _text(value, checkouts: re.Pattern):
-    """Replace the checkout's path by a relative one, in a string or in every string of a JSON value."""
+    """Replace the checkout's path by a relative one in every string of a JSON value."""
     if isinstance(value, str):
         return SVG_DATE.sub("", checkouts.sub(lambda match: "" if match.group().endswith("/") else ".", value))
     if isinstance(value, dict):
@@ -275,8 +267,8 @@ def _text(value, checkouts: re.Pattern):
 
 
 def _spellings(*folders: Path) -> re.Pattern:
-    """Match these folders' absolute paths, as given or with links resolved, as whole path components (never `/app` in
-    `/apple`).
+    """A pattern for these folders' absolute paths, as given or with links resolved, as whole components (never `/app`
+    in `/apple`).
     """
     spelled = sorted(
         {str(path) for folder in folders for path in (Path(folder), Path(folder).resolve())}, key=len, reverse=True
@@ -285,9 +277,7 @@ def _spellings(*folders: Path) -> re.Pattern:
 
 
 class _Assets(HTMLParser):
-    """Collects, from one page, the assets that it would load from elsewhere, the error outputs that it shows, and how
-    often each id is given.
-    """
+    """Collects a page's outside assets, its error outputs, and how often each id occurs."""
 
     LOADED = {
         "script": ("src",),

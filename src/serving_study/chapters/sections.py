@@ -1,7 +1,7 @@
 """The registry of the book's sections, and their parameters and plans by number. A chapter's folder is all that it
 takes to be in it.
 
-A notebook's `parameters` cell and `serving-study run SECTION --dry-run` both end in `plan`, so that what is printed
+A notebook's `parameters` cell and `serving-study run SECTION --dry-run` both end in `plan`, so what is printed
 beforehand is what runs:
 
     plan = sections.plan(3, globals())
@@ -34,7 +34,7 @@ SECTIONS = found()
 
 
 def address(text: str) -> int | str:
-    """`3`, or `7-sizes` as it is: what the other functions take. Raises ParameterError listing the sections."""
+    """`3` as a number, `7-sizes` as it is. Raises ParameterError listing the sections."""
     number = next((number for number in SECTIONS if str(number) == text), int(text) if text.isdigit() else None)
     if number is None:
         raise ParameterError(
@@ -44,7 +44,7 @@ def address(text: str) -> int | str:
 
 
 def get(number: int | str) -> Section:
-    """The section `number`. Raises ParameterError listing those that have a notebook."""
+    """The section `number`. Raises ParameterError listing those with a notebook."""
     if number not in SECTIONS:
         raise ParameterError(
             "no notebook for section",
@@ -56,16 +56,14 @@ def get(number: int | str) -> Section:
 
 
 def header(section: Section) -> dict[str, Any]:
-    """The values in the notebook's `parameters` cell, which holds literals alone."""
+    """The values in the notebook's `parameters` cell."""
     return headers.read(section.notebook, section.parameters.model_fields)
 
 
 def parameters(section: Section, given: dict[str, Any]) -> dict[str, Any]:
-    """The header's values with `given` in their place, checked; `true` and `false` are taken for truth values in
-    `given`, as YAML writes them.
+    """The header's values with `given` in their place, checked; strings `true` and `false` in `given` are truth values.
 
-    Raises ParameterError for unknown names and values that cannot be used.
-    """
+    Raises ParameterError for unknown names and unusable values."""
     values = header(section)
     unknown = [name for name in given if name not in values]
     if unknown:
@@ -80,7 +78,7 @@ def parameters(section: Section, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_header(number: int | str, namespace: Mapping[str, Any]) -> Parameters:
-    """Section `number`'s parameters as a notebook's header left them among its variables: `of_header(2, globals())`."""
+    """Section `number`'s parameters among a notebook's variables: `of_header(2, globals())`."""
     return get(number).parameters.named(namespace)
 
 
@@ -94,8 +92,7 @@ def plan(
 ) -> Plan:
     """What section `number` will measure on this machine with the parameters among a notebook's variables, or `given`.
 
-    With `dry`, nothing is installed, fetched or made: what is not there yet is planned from its name and shape.
-    """
+    With `dry` nothing is installed, fetched or made: what is missing is planned from its name and shape."""
     section = SECTIONS.get(number)
     if not section or not section.measures:
         measuring = [str(other.number) for other in SECTIONS.values() if other.measures]

@@ -28,15 +28,13 @@ def speculation(
 ) -> tuple[Arm, ...]:
     """`baseline`, `ngram-k3` for each n-gram k, `draft-k1` … for each k, and the baseline again.
 
-    `ngram_window` is (shortest, longest) match in tokens. `prescribed` maps an arm's name to the acceptance rate that
-    the engine is told to produce, for random weights. `control` is a draft of the target's own vocabulary, for the
-    middle k: does the mapping between vocabularies cost anything? `truncated` is a poor draft beside a trained one, for
-    the middle k: what does a bad draft cost? `eagle` is an EAGLE-3 head of this very target, for each k.
-    `synchronous_control` adds the baseline as a draft model makes vLLM run its target: without asynchronous scheduling,
-    on the older model runner. `only` keeps the named arms.
+    `ngram_window` is (shortest, longest) match in tokens; `prescribed` maps an arm's name to the acceptance rate that
+    the engine produces, for random weights. Arms at the middle k: `control`, a draft of the target's own vocabulary,
+    shows whether mapping vocabularies costs anything; `truncated` what a bad draft costs. `eagle` is an EAGLE-3 head of
+    the target, for each k. `synchronous_control` adds the baseline as vLLM runs a target with a draft model: without
+    asynchronous scheduling, on the older model runner. `only` keeps the named arms.
 
-    Raises ParameterError for a draft that cannot serve this target, and for a name in `only` that there is not.
-    """
+    Raises ParameterError for a draft that cannot serve this target, and for an unknown name in `only`."""
     gpus = min(1, len(host.gpus)) if host.gpus else 0
     baseline = Arm.of("baseline", target, options=options, environment=environment, gpus=gpus)
     shortest, longest = ngram_window
@@ -91,7 +89,7 @@ def speculation(
 
 
 def _prescribe(arm: Arm, rate: float | None) -> Arm:
-    """Make the engine accept drafts at `rate` (accepted / drafted) whatever the models say."""
+    """Options with which the engine accepts drafts at `rate` (accepted / drafted), whatever the models say."""
     if rate is None or not arm.k:
         return arm
     config = arm.speculative | {

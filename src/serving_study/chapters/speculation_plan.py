@@ -1,5 +1,5 @@
-"""The plan of a target without and with proposals, which sections 3 and 4 share, and section 3's parameters: a
-baseline, n-grams, a draft model at several k, and the baseline again.
+"""Section 3's parameters, and the plan of a target with and without proposals that sections 3 and 4 share: a baseline,
+n-grams, a draft model at several k, and the baseline again.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def _rising(window: list[int]) -> list[int]:
     return window
 
 
-class Speculation(plans.Loaded):
+class SpeculativeDecoding(plans.Loaded):
     """Section 3's parameters."""
 
     section = 3
@@ -76,18 +76,18 @@ class Speculation(plans.Loaded):
 
 
 def defaults(host: Host) -> dict:
-    """What the header leaves to this host's profile."""
+    """This host's values for what the header leaves open."""
     return GPU if host.gpus else CPU | _trained_draft()
 
 
-def model_names(wanted: Speculation, host: Host) -> list[str]:
-    """The models that a plan with these parameters is made of."""
+def model_names(wanted: SpeculativeDecoding, host: Host) -> list[str]:
+    """The models of a plan with these parameters."""
     filled = wanted.filled(defaults(host))
     return [filled.model, filled.draft_model]
 
 
 def plan(
-    wanted: Speculation,
+    wanted: SpeculativeDecoding,
     host: Host,
     *,
     dry: bool = False,
@@ -95,12 +95,13 @@ def plan(
     poor: str | None = None,
     eagle: Model | None = None,
 ) -> Plan:
-    """What section 3 measures on `host` with these parameters; `poor` names a second draft, for one arm, and
-    `eagle` is an EAGLE-3 head of the target."""
+    """What section 3 measures on `host`; `poor` names a second draft, for one arm, `eagle` is an EAGLE-3 head of the
+    target.
+    """
     wanted = wanted.filled(defaults(host))
     environment = plans.environment(host, dry, say)
-    there = None if dry and not environment.vllm else environment
-    target, draft, control, notes = _models(wanted, host, there, dry, say)
+    ready = None if dry and not environment.vllm else environment
+    target, draft, control, notes = _models(wanted, host, ready, dry, say)
     notes += plans.notes(environment)
     made = speculation(
         target=target,
@@ -135,7 +136,7 @@ def plan(
 
 
 def _trained_draft() -> dict:
-    """The draft that ships, once there is one, in place of the truncated target."""
+    """The draft that ships, if there is one, in place of the truncated target."""
     return (
         {"draft_model": checkpoints.TRAINED}
         if (checkpoints.SHIPPED / checkpoints.TRAINED / "config.json").is_file()
@@ -143,8 +144,8 @@ def _trained_draft() -> dict:
     )
 
 
-def _models(wanted: Speculation, host, environment, dry: bool, say):
-    """Target, draft, the same-vocabulary control draft (random weights only), and notes for the plan."""
+def _models(wanted: SpeculativeDecoding, host, environment, dry: bool, say):
+    """Target, draft, the control draft of the target's vocabulary (random weights only), and notes for the plan."""
     if environment is None:
         target, draft = (
             checkpoints.planned(name) or checkpoints.resolve(name, say=say)
@@ -175,8 +176,8 @@ def _models(wanted: Speculation, host, environment, dry: bool, say):
     return target, draft, control, notes
 
 
-def _prescribed(wanted: Speculation, target, draft) -> dict | None:
-    """Acceptance rates for random weights: the header's, else the reference study's mean over its concurrencies."""
+def _prescribed(wanted: SpeculativeDecoding, target, draft) -> dict | None:
+    """Acceptance rates for random weights: the header's, else the reference study's means over concurrencies."""
     if target.weights != "random" and draft.weights != "random":
         return None
     if wanted.prescribed_acceptance is not None:

@@ -34,7 +34,7 @@ def advise(
 
     Exit status: 0 a measured arm meets every target, 1 none does, 3 nothing is measured and the answer is a prediction.
     """
-    from ..chapters.choosing import advice
+    from ..chapters.choosing import advice, advice_text
     from ..hardware import hosts
 
     wanted, own = advice.targets(slo), hosts.detect().name
@@ -47,8 +47,8 @@ def advise(
     if as_json:
         print(json.dumps([one.as_dict() for one in of_hosts] if len(of_hosts) > 1 else of_hosts[0].as_dict(), indent=1))
     else:
-        print("\n\n".join("\n".join(advice.lines(one)) for one in of_hosts))
-        print("\n".join(advice.across(of_hosts)))
+        print("\n\n".join("\n".join(advice_text.lines(one)) for one in of_hosts))
+        print("\n".join(advice_text.across(of_hosts)))
     raise typer.Exit(
         0 if any(one.found for one in of_hosts) else 1 if any(one.basis == "measured" for one in of_hosts) else 3
     )

@@ -1,4 +1,4 @@
-"""Options that several verbs take, and what their words mean."""
+"""Options that several verbs share, and how they are read."""
 
 import ast
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +50,7 @@ def number(text: str) -> int | str:
 
 
 def price_of(host: str, usd_per_hour: float | None, fetch: bool, region: str) -> "prices.Price | None":
-    """The price given, fetched when asked for, else the newest known."""
+    """The given price, else the fetched one if asked for, else the newest known."""
     from ..hardware import prices
 
     if usd_per_hour is not None:

@@ -74,7 +74,7 @@ def book() -> None:
 
 
 def examine(plan: "Plan") -> None:
-    """Print what the doctor warns of, and raise HostError for what would fail."""
+    """Print the doctor's warnings, and raise HostError for failures."""
     from ..doctor import checks as doctors
 
     all_findings = doctors.examine(plan, host=plan.host, environment=plan.environment, hub=False)
@@ -96,7 +96,7 @@ def build(chosen: "sections.Section | None") -> None:
 
 
 def execute(section: "sections.Section", given: dict[str, Any]) -> Path:
-    """Execute a notebook with papermill into a scratch path; the published copy stays as it is until that succeeded."""
+    """Execute a notebook with papermill into a scratch path; the published copy is replaced only after success."""
     import papermill
     from papermill.exceptions import PapermillExecutionError
 

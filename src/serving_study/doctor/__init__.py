@@ -1,1 +1,1 @@
-"""Every known trap as a check, in one registry."""
+"""Checks for every known trap, before anything expensive starts."""

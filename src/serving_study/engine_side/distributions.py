@@ -20,7 +20,7 @@ LONGEST = 320  # tokens of prompt and answer that are read
 
 def texts(tokenizer, conversations, count):
     """`count` conversations, evenly from the file: (name, token ids, index of the answer's first token)."""
-    found = []
+    readable = []
     for conversation in conversations:
         question, answer = (turn["value"] for turn in conversation["conversations"][:2])
         prompt = tokenizer.apply_chat_template(
@@ -29,10 +29,10 @@ def texts(tokenizer, conversations, count):
         start = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
         tokens = tokenizer(prompt + answer, add_special_tokens=False)["input_ids"][:LONGEST]
         if len(tokens) - start >= 4 * PER_ANSWER:
-            found.append((conversation["id"], tokens, start))
-    if len(found) < count:
-        sys.exit(f"{count} answers of {4 * PER_ANSWER} tokens or more are needed, the file has {len(found)}")
-    return [found[index * len(found) // count] for index in range(count)]
+            readable.append((conversation["id"], tokens, start))
+    if len(readable) < count:
+        sys.exit(f"{count} answers of {4 * PER_ANSWER} tokens or more are needed, the file has {len(readable)}")
+    return [readable[index * len(readable) // count] for index in range(count)]
 
 
 def main() -> None:

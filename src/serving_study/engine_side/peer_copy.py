@@ -2,9 +2,9 @@
 
     python peer_copy.py       # one JSON line: {"0-1": {"peer_access": true, "intact": true, "seconds": 0.01}, …}
 
-Over a link that is broken (PCIe with access control services on, a driver that claims what it cannot do) such a copy
-never ends or changes the data, and an engine on two GPUs hangs after its weights are loaded. Whoever starts this sets
-the deadline."""
+Over a broken link (PCIe with access control services on, a driver that claims too much) such a copy hangs or changes
+the data, and an engine on two GPUs hangs after loading its weights. The caller sets the deadline.
+"""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ VALUES = 1 << 22
 
 
 def main() -> None:
-    found = {}
+    copies = {}
     for source, target in itertools.permutations(range(torch.cuda.device_count()), 2):
         sent = torch.arange(VALUES, dtype=torch.int32, device=f"cuda:{source}")
         torch.cuda.synchronize(source)
@@ -25,12 +25,12 @@ def main() -> None:
         torch.cuda.synchronize(target)
         seconds = time.monotonic() - began
         intact = torch.equal(arrived.cpu(), torch.arange(VALUES, dtype=torch.int32))
-        found[f"{source}-{target}"] = {
+        copies[f"{source}-{target}"] = {
             "peer_access": torch.cuda.can_device_access_peer(source, target),
             "intact": intact,
             "seconds": round(seconds, 4),
         }
-    print(json.dumps(found))
+    print(json.dumps(copies))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Engines, each behind the protocol of `base.Engine`; nothing outside knows a flag, a counter, a log line or a process
-title.
+"""Engines behind the protocol `base.Engine`; nothing outside knows a flag, counter, log line or process title.
 
-    >>> named({"vllm": "0.25.1"})
-    'vLLM 0.25.1'
+>>> named({"vllm": "0.25.1"})
+'vLLM 0.25.1'
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,7 @@ CACHE_SERVERS = {"lmcache": lmcache}
 
 
 def get(name: str) -> Engine:
-    """The engine called `name`. Raises ParameterError for one that there is not."""
+    """The engine called `name`. Raises ParameterError for an unknown one."""
     if name not in ENGINES:
         raise ParameterError("unknown engine", value=name, allowed=", ".join(ENGINES))
     return ENGINES[name]
@@ -31,14 +30,14 @@ def problems(processes: Iterable[Process], accepted: Mapping | None, versions: M
 
 
 def named(versions: Mapping[str, str]) -> str:
-    """Which engine an interpreter with these distributions has, in words; empty where it has none."""
+    """The engine, with version, of an interpreter with these distributions; empty where it has none."""
     return next(
         (f"{engine.TITLE} {version}" for engine in ENGINES.values() if (version := engine.version(versions))), ""
     )
 
 
 def in_words(names: Iterable[str], versions: Mapping[str, str]) -> str:
-    """The engines of these names with their versions, whether they are installed or not."""
+    """The titles of the engines of these names, with versions where they are installed."""
     return " and ".join(
         f"{engine.TITLE} {engine.version(versions) or '(not installed yet)'}"
         for engine in map(get, dict.fromkeys(names))

@@ -1,7 +1,7 @@
-"""What the harness asks of any engine, and the names that its counters have here.
+"""The protocol of an engine, and the harness's names of counters.
 
-An engine calls its counters as it likes; `Counters` says which sample of its /metrics holds which, and every cell has
-them by the names below. What can mislead: a counter that an engine does not have is missing, never 0.
+`Counters` says which sample of an engine's /metrics is which of our counters; cells store them by our names. What can
+mislead: a counter that an engine does not have is missing, never 0.
 
     >>> from serving_study import engines
     >>> engines.get("vllm").COUNTERS.samples[PREFIX_HITS]
@@ -41,7 +41,7 @@ NAMES = (
     STORED_BYTES,
 )
 TTFT, E2E, QUEUE = "ttft_s", "e2e_s", "queue_s"  # histograms, in seconds
-TTFT_SUM = "ttft_sum_s"  # a histogram's sum as a counter: of requests that come one by one, each one's own
+TTFT_SUM = "ttft_sum_s"  # a histogram's sum as a counter: with requests one by one, each request's own time
 
 # Of a start, in this order; what a server does before it answers that is none of them is `OTHER`.
 IMPORTS, WEIGHTS, PROFILING, CAPTURE, OTHER = "imports", "weights", "profiling", "capture", "other"
@@ -53,7 +53,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All samples of one scrape of an engine's /metrics."""
+    """All samples of one scrape of /metrics."""
 
     series: Series
 
@@ -73,11 +73,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Counters:
-    """Which samples of an engine's /metrics are the counters of our names; what it does not have is left out.
+    """Which samples of an engine's /metrics are our counters; what it does not have is left out.
 
-    `samples` are counters, `histograms` the names without `_sum` and `_count`, `watched` what is looked at after each
-    request where requests come one by one. `finish_reason` and `position` are labels of `finished_requests` and of
-    `accepted_tokens_per_position`, `block_size` a sample and its label that holds the tokens of a block."""
+    `samples` are counters, `histograms` names without `_sum` and `_count`, `watched` the samples read after each
+    request where requests come one by one. `finish_reason` and `position` are labels of `finished_requests` and
+    `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens of a block."""
 
     samples: Mapping[str, str]
     histograms: Mapping[str, str]
@@ -103,13 +103,12 @@ DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
 
 @runtime_checkable
 class Engine(Protocol):
-    """All that the harness asks of an engine; `ENGINES` holds one object each, a module or an instance.
+    """The protocol of an engine; `ENGINES` holds one object each, a module or an instance.
 
-    `TITLE` is its name for people, `HEALTH` the path that answers once it serves, `EMPTY_CACHE` the path to which a
-    POST empties its prefix cache (None: it has none). `RANKS` are beginnings of the titles of its processes that
-    compute: of several, the first that there are. `BENCH` are the options that make `vllm bench serve` speak its API,
-    `CORES` the variable in which its ranks' cores stand, and what stands between one's and the next's.
-    """
+    `TITLE` is its name for people, `HEALTH` a path that answers once it serves, `EMPTY_CACHE` a path to which a POST
+    empties its prefix cache (None: it has none). `RANKS` are beginnings of the titles of its processes that compute;
+    the first that matches any counts. `BENCH` are the options with which `vllm bench serve` speaks its API, `CORES` the
+    variable for its ranks' cores and the separator between ranks."""
 
     TITLE: str
     COUNTERS: Counters
@@ -123,19 +122,21 @@ class Engine(Protocol):
         """The server's command line; it binds to 127.0.0.1 alone."""
 
     def environment(self, process: Process, host: Host, python: Path) -> dict[str, str]:
-        """Variables that the server needs beside the caller's own (without those of `DROPPED`)."""
+        """The variables that the server needs beside the caller's (without those in `DROPPED`)."""
 
     def template(self, process: Process, host: Host, variables: Mapping[str, str]) -> Template | None:
         """The template that a server with these variables may be forked from; None where it is started by itself."""
 
     def version(self, versions: Mapping[str, str]) -> str | None:
-        """Its version among those of an interpreter's distributions; None where it is not installed."""
+        """The engine's version among an interpreter's distributions; None where it is not installed."""
 
     def problems(self, process: Process, accepted: Mapping | None, versions: Mapping | None) -> list["Problem"]:
-        """What the process asks for and this version does not have, as its interpreter says what it accepts."""
+        """What the process asks for and this version does not have; `accepted` is what its interpreter says that it
+        accepts.
+        """
 
     def memory_share(self, process: Process) -> float:
-        """The share of a GPU's memory that the server asks for at once."""
+        """The share of a GPU's memory that the server asks for."""
 
     def host_cache_gib(self, process: Process) -> float:
         """A rank's KV cache on a CPU host, GiB."""
@@ -144,27 +145,26 @@ class Engine(Protocol):
         """Which of `PHASES` a server that starts is in, by its log so far."""
 
     def start_figures(self, log: str) -> dict:
-        """Memory figures and seconds that the log of a start says; what it does not print is missing, never zero."""
+        """Memory figures and seconds in the log of a start; what is not printed is missing, never zero."""
 
     def failure_figures(self, log: str) -> dict:
-        """What the log of a server that failed says of its KV cache."""
+        """What the log of a failed server says of its KV cache."""
 
     def cache_figures(self, snapshot: Snapshot) -> dict:
-        """What its counters say of its KV cache: `blocks`, `block_tokens`, `kv_cache_tokens`, `max_concurrency`."""
+        """The KV cache by the server's counters: `blocks`, `block_tokens`, `kv_cache_tokens`, `max_concurrency`."""
 
     def ineffective(self, process: Process, log: str) -> str | None:
-        """Which of its settings the started server does not have, by its log; None where all hold."""
+        """Which settings the started server does not have, by its log; None where all hold."""
 
     def cause(self, log: str, exit_code: int | None = None) -> str | None:
-        """Why a server died, in one line; None when it is none of the known causes."""
+        """Why a server died, in one line; None when no known cause matches."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked for and does not exist, and what does.
+    """Something asked for that does not exist, and what exists.
 
-    `ignored` is whether the engine would say nothing and go on, `doubtful` whether it may be meant all the same.
-    """
+    `ignored`: the engine would silently go on without it; `doubtful`: it may be intended all the same."""
 
     found: str
     wanted: str
@@ -173,14 +173,14 @@ class Problem:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The known names that `name` may have been meant for, else some of them, in words."""
+    """Known names similar to `name`, else some of them, in words."""
     known = sorted(set(known))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return ", ".join(prefix + word for word in near or known[:12]) + ("" if near or len(known) <= 12 else ", …")
 
 
 def unknown(kind: str, names: Iterable[str], known: Iterable[str] | None, **fields) -> list[Problem]:
-    """A problem each of those names that are not known; none where nothing says which are."""
+    """A problem for each name that is not known; none where nothing tells which are."""
     return (
         [Problem(f"{kind} {name}", nearest(name, known), **fields) for name in names if name not in known]
         if known is not None
@@ -189,8 +189,8 @@ def unknown(kind: str, names: Iterable[str], known: Iterable[str] | None, **fiel
 
 
 def flags(options: dict) -> list[str]:
-    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None nothing,
-    a mapping or list JSON.
+    """Options by name without dashes as words of a command line: True is a bare flag, False its negation, None is left
+    out, a mapping or list is JSON.
     """
     words = []
     for name, value in options.items():

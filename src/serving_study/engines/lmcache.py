@@ -1,8 +1,8 @@
-"""LMCache: what keeps an engine's KV cache in other places, inside the engine or as a server beside it.
+"""LMCache, which keeps an engine's KV cache elsewhere: inside the engine, or as a server beside it.
 
-Inside, variables set it up and its log tells what it did; the server has flags, settings that it says at /config and
-counters, in pieces of `chunk_size` tokens. What can mislead: an unknown or old key is ignored in silence, and the
-engine runs without a cache; where it runs inside, it does not tell which of two tiers a token came back from.
+Inside, variables configure it and the engine's log tells what it did; the server has flags, reports its settings at
+/config, and counts in pieces of `chunk_size` tokens. What can mislead: it silently ignores an unknown or old key, and
+the engine runs without a cache; inside the engine it does not tell which of two tiers a token came from.
 
     >>> in_process_variables(64, local_cpu=True)["LMCACHE_LOCAL_CPU"]
     True
@@ -22,7 +22,7 @@ from .process import Process
 
 PREFIX = "LMCACHE_"
 HEALTH, SETTINGS = "/healthcheck", "/config"
-# The server's command, after the interpreter; its options follow. `{…}` are settled when it runs.
+# The server's command, after the interpreter and before its options; `{…}` are filled in at its start.
 SERVER = (
     "-m",
     "lmcache.cli.main",
@@ -38,7 +38,7 @@ SERVER = (
 )
 # Variables of an engine's environment, whether LMCache is in it or beside it.
 QUIET = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"}
-# The server's counters; those of its second tier are there once it was used.
+# The server's counters; those of a second tier appear with its first use.
 CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK = (
     "lmcache_mp_l1_write_chunks_total",
     "lmcache_mp_l2_store_completed_objects_chunks_total",
@@ -50,7 +50,7 @@ CHUNKS_HANDED_ON, EVENTS_QUEUED = (
 )
 STORED = re.compile(r"Stored (\d+) out of total \d+ tokens")
 OLD_KEYS = {"local_device": "local_cpu", "max_local_cache_size": "max_local_cpu_size"}
-# Flags of the LMCache server: what it was before, or what LMCache inside the engine has for it.
+# Flags of the LMCache server by their earlier name, or their name in LMCache inside the engine.
 OLD_SERVER = {
     "cpu_buffer_size": "l1_size_gb",
     "max_local_cpu_size": "l1_size_gb",
@@ -58,7 +58,7 @@ OLD_SERVER = {
     "max_local_disk_size": "l2_adapter",
     "cache_policy": "eviction_policy",
 }
-# What LMCache's documentation lists; the installed version's own list is used where it was asked.
+# From LMCache's documentation; used where the installed version's own list is unknown.
 KEYS = (
     "chunk_size local_cpu max_local_cpu_size local_disk max_local_disk_size remote_url remote_serde "
     "cache_policy use_layerwise save_decode_cache "
@@ -80,7 +80,7 @@ def command(process: Process, python: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Moved:
-    """Tokens that the server took in and that went to its second tier and came back from there."""
+    """Tokens that the server took in, that went to its second tier, and that came back from there."""
 
     written: float
     to_disk: float
@@ -88,7 +88,7 @@ class Moved:
 
 
 def moved(before: Snapshot, after: Snapshot, options: Mapping) -> Moved:
-    """What happened between two looks at the counters of a server with these options."""
+    """What happened between two readings of the counters of a server with these options."""
     counts = (
         options["chunk_size"] * ((after.total(name) or 0) - (before.total(name) or 0))
         for name in (CHUNKS_WRITTEN, CHUNKS_TO_DISK, CHUNKS_FROM_DISK)
@@ -108,14 +108,14 @@ def is_settled(counters: Snapshot) -> bool:
 
 
 def in_process_variables(chunk_tokens: int, **settings) -> dict:
-    """Variables that set up LMCache inside an engine, by the names of its configuration's keys."""
+    """The variables that configure LMCache inside an engine, from keys of its configuration."""
     return {"PYTHONHASHSEED": "0", f"{PREFIX}CHUNK_SIZE": chunk_tokens} | {
         f"{PREFIX}{name.upper()}": value for name, value in settings.items()
     }
 
 
 def is_in_process(process: Process) -> bool:
-    """Whether LMCache runs inside the engine, set up by variables."""
+    """Whether LMCache runs inside the engine."""
     return any(name.startswith(PREFIX) for name in process.environment)
 
 
@@ -130,12 +130,12 @@ def stored_tokens(log: str) -> int:
 
 
 def is_used(process: Process) -> bool:
-    """Whether an LMCache connector, or several connectors with one among them, moves the process's KV cache."""
+    """Whether the process's KV cache is moved by an LMCache connector, alone or among several."""
     return "LMCache" in json.dumps(mapping(process.options.get("kv_transfer_config")) or {})
 
 
 def mapping(given) -> dict | None:
-    """An option that is a mapping, given as one or as JSON; None for anything else."""
+    """An option that is a mapping or its JSON; None for anything else."""
     if isinstance(given, str | os.PathLike):
         try:
             given = json.loads(str(given))
@@ -145,7 +145,7 @@ def mapping(given) -> dict | None:
 
 
 def problems(process: Process, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
-    """Flags of the server that it does not have, with what they are called now."""
+    """Options of the server that do not exist, with their present names."""
     known = (accepted or {}).get("lmcache_server")
     return [
         Problem(
@@ -158,7 +158,7 @@ def problems(process: Process, accepted: Mapping | None, versions: Mapping | Non
 
 
 def variables(environment: Mapping, accepted: Mapping | None = None) -> list[Problem]:
-    """LMCACHE_… variables, and the keys of the file that LMCACHE_CONFIG_FILE names, that LMCache would ignore."""
+    """LMCACHE_… variables, and keys of the file in LMCACHE_CONFIG_FILE, that LMCache would ignore."""
     known, problems = (accepted or {}).get("lmcache"), []
     for name in sorted(environment):
         key = name.removeprefix(PREFIX).lower()
@@ -188,7 +188,7 @@ def _file(file: Path, known: Iterable[str] | None) -> list[Problem]:
 
 
 def unknown_key(key: str, known: Iterable[str] | None, place: str, written: str | None = None) -> Problem:
-    """A key that LMCache would ignore; `written` is how the arm has it, where that is not the key alone."""
+    """The problem of a key that LMCache would ignore; `written` is its form in the arm, if that differs."""
     prefix = "" if written is None else "lmcache."
     name = OLD_KEYS.get(key) or (key if key in (known or KEYS) else None)
     return Problem(
@@ -197,11 +197,10 @@ def unknown_key(key: str, known: Iterable[str] | None, place: str, written: str 
 
 
 def ineffective_in_process(process: Process, log: str) -> str | None:
-    """Which settings of LMCache the started server does not have, by what it prints of them; None where there are none
-    or all hold.
+    """Which LMCache settings the started server does not have, by what it prints; None where there are none or all
+    hold.
 
-    A mistyped variable is ignored in silence, and one that is not printed is not there; so is a mistyped key.
-    """
+    A mistyped variable or key is ignored silently: a setting that is not printed does not hold."""
     log = logs.plain(log)
     wanted = {
         name.removeprefix(PREFIX).lower(): value
@@ -237,7 +236,7 @@ OF_ADAPTER = {
 
 
 def ineffective(process: Process, settings: dict | None) -> str | None:
-    """Which settings the started server does not have, by what it says of them; None where all hold."""
+    """Which settings the started LMCache server does not have, by its own report; None where all hold."""
     if not settings:
         return "the LMCache server did not say its configuration"
     differs = []
@@ -261,8 +260,8 @@ def ineffective(process: Process, settings: dict | None) -> str | None:
                 ):
                     differs.append(f"{name}.{key} {effective.get(key, 'not there')}, wanted {inner}")
         elif not _same(None if effective is None else str(effective), int(value * unit) if unit > 1 else value):
-            there = "not there" if effective is None else effective / unit if unit > 1 else effective
-            differs.append(f"{name} {there}, wanted {value}")
+            shown = "not there" if effective is None else effective / unit if unit > 1 else effective
+            differs.append(f"{name} {shown}, wanted {value}")
     return "; ".join(differs) or None
 
 

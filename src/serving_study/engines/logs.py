@@ -1,10 +1,10 @@
-"""A server's log: as it is read, without colours and names of processes, and as it is published, without paths.
+"""A server's log: read without colours and process names, published without paths.
 
-What can mislead: a notebook's kernel sets FORCE_COLOR for all that it starts, so that even a file has colours in it; a
-progress bar ends its lines with a carriage return; each of an engine's processes puts `(EngineCore_DP0 pid=123) `
-before its own, a worker's even twice. A pattern that begins at a line's start finds nothing then.
+What can mislead: a notebook's kernel sets FORCE_COLOR for all that it starts, so even a file has colours; a progress
+bar ends its lines with a carriage return; an engine's processes prefix their lines with `(EngineCore_DP0 pid=123) `, a
+worker's even twice, which hides the start of a line from a pattern.
 
-    >>> unprefixed("\\x1b[36m(EngineCore_DP0 pid=7)\\x1b[0m ValueError: too long")
+    >>> unprefixed("\x1b[36m(EngineCore_DP0 pid=7)\x1b[0m ValueError: too long")
     'ValueError: too long'
 """
 
@@ -20,7 +20,7 @@ LAST_LINES = 20
 
 
 def read(file: Path) -> str:
-    """A log without colours, its lines ending in a line feed; empty where there is none."""
+    """A log without colours and with plain line ends; empty without a file."""
     try:
         return plain(file.read_text(errors="replace"))
     except OSError:
@@ -28,19 +28,17 @@ def read(file: Path) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` without colours, its lines ending in a line feed."""
+    """`text` without colours and with plain line ends."""
     return COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def unprefixed(text: str) -> str:
-    """`plain` text, and without the names of processes at the start of its lines."""
+    """`plain` text without the names of processes at the start of its lines."""
     return PROCESS.sub("", plain(text))
 
 
 def tidy_log(log: Path, keep: int = 400) -> None:
-    """Take this machine's paths out of a finished log, and the middle out of a very long one: logs are published with
-    results.
-    """
+    """Remove this machine's paths from a finished log, and the middle of a very long one: logs are published."""
     lines = read(log).splitlines()
     if len(lines) > 2 * keep:
         lines = [*lines[:keep], f"[{len(lines) - 2 * keep} lines left out]", *lines[-keep:]]
@@ -48,7 +46,7 @@ def tidy_log(log: Path, keep: int = 400) -> None:
 
 
 def tidied(text: str) -> str:
-    """A server's words without colours and without this machine's paths."""
+    """A server's text without colours and this machine's paths."""
     text = plain(text)
     home = os.path.expanduser("~")
     for path, name in ((paths.CACHE, ".cache"), (paths.RESULTS, "results"), (paths.ROOT, "."), (home, "~")):

@@ -1,9 +1,8 @@
-"""Where an arm asks its engine for something that this version does not have.
+"""What an arm asks of its engine that this version does not have.
 
-vLLM stops at an unknown flag, though only after its imports; it refuses an unknown key of `--speculative-config` later
-still. LMCache ignores an unknown or old key in silence and runs without a cache. So both are compared with what the
-installed version says that it accepts (`probes.engine`), before anything starts. Where it was not asked, only what is
-known to be gone is found.
+vLLM refuses an unknown flag only after its imports, an unknown key of `--speculative-config` later still; LMCache
+ignores unknown keys. So both are compared, before anything starts, with what the installed version accepts
+(`probes.engine`); where that is not known, only removed options are found.
 
     >>> from serving_study.engines import options
     >>> [problem.found for problem in options.problems(arm, accepted)]                    # doctest: +SKIP
@@ -26,7 +25,9 @@ RENAMED_CONNECTORS = {"SharedStorageConnector": "ExampleConnector"}
 
 
 def problems(process: Process, accepted: Mapping | None, versions: Mapping | None = None) -> list[Problem]:
-    """Whatever `accepted` does not have of a process's options, speculative configuration, KV transfer, variables."""
+    """Whatever of a process's options, speculative configuration, KV transfer and variables `accepted` does not
+    have.
+    """
     accepted, all_problems = accepted or {}, []
     flags = accepted.get("flags")
     for name, value in process.options.items():

@@ -1,7 +1,7 @@
-"""What only the engine's own interpreter can say, asked in a subprocess with a deadline, and kept in the cache.
+"""What only the engine's own interpreter can tell, asked in a subprocess with a deadline and kept in the cache.
 
 Importing vLLM takes 10 to 30 s. An answer without a fault is kept under the digest of what decides it; a fault is never
-kept, so that an environment that was repaired is not called broken. A damaged cache is asked anew, never an error.
+kept, since environments are repaired. A damaged cache is asked anew.
 
     >>> from serving_study import environments
     >>> from serving_study.engines import probes
@@ -35,11 +35,10 @@ class Probe:
 
 
 def engine(environment: Environment, *, only_kept: bool = False) -> Probe | None:
-    """Versions, failed imports (`import_failures`) and what vLLM accepts (`accepted`); None when it is not in the cache
-    and `only_kept`.
+    """Versions, failed imports (`import_failures`) and what vLLM accepts (`accepted`); None with `only_kept` and
+    nothing kept.
 
-    Raises TimeoutError, EngineEnvironmentError, or OSError for a file that is no program.
-    """
+    Raises TimeoutError, EngineEnvironmentError, or OSError for a file that is no program."""
     return _kept(
         _digest(environment, FACTS),
         (environment.python, FACTS, "--imports", "--fields"),
@@ -50,9 +49,8 @@ def engine(environment: Environment, *, only_kept: bool = False) -> Probe | None
 
 
 def peers(environment: Environment, host: Host) -> Probe:
-    """Each ordered pair of GPUs: `peer_access`, `intact`, `seconds`.
-
-    Kept until the machine is started again. Raises as `engine` does.
+    """Each ordered pair of GPUs: `peer_access`, `intact`, `seconds`; kept until the machine restarts. Raises as
+    `engine` does.
     """
     with open("/proc/sys/kernel/random/boot_id") as file:
         inputs = [file.read(), host.driver, [gpu.name for gpu in host.gpus], os.environ.get("CUDA_VISIBLE_DEVICES")]
@@ -98,7 +96,7 @@ def _read() -> dict:
 
 
 def _digest(environment: Environment, script: Path, *inputs) -> str:
-    """Of the interpreter, its versions, its lock's stamp, what was installed or removed since, and the question."""
+    """The digest of the interpreter, its versions, its lock, changes in its packages, and the question."""
     home = environment.python.parent.parent
     stamp = home / "lock.sha256"
     installed = [

@@ -1,4 +1,4 @@
-"""`Process`: one process of an arm as its engine is given it: what it runs, with which options, on how many GPUs.
+"""`Process`: one process of an arm: what it runs, with which options, on how many GPUs.
 
 >>> Process(SERVER, "vllm", speculative={"num_speculative_tokens": 3}).k
 3
@@ -11,7 +11,7 @@ from ..models.checkpoints import Model
 
 SERVER, CACHE_SERVER = "server", "cache server"
 
-# A word in a process's options, and the distribution that has to be there for it.
+# A word in a process's options, and the distribution that it needs.
 DISTRIBUTIONS = {
     "lmcache": "lmcache",
     "nixl": "nixl",
@@ -29,10 +29,10 @@ DISTRIBUTIONS = {
 class Process:
     """One process that an arm starts.
 
-    `role` is what it does for the arm (`server`, `prefill`, `decode`, `cache server`), `engine` whose command line it
-    has, `name` its arm's. `options` are flags by name without dashes (`max_model_len`), a value of True being a bare
-    flag; `speculative` is vLLM's `--speculative-config`. With `resettable` its caches can be emptied over HTTP.
-    `version` is the distribution's of a cache server, `memory_gib` about what that takes."""
+    `role` is its part in the arm (`server`, `prefill`, `decode`, `cache server`), `engine` whose command line it has,
+    `name` its arm's. `options` are flags by name without dashes (`max_model_len`; True is a bare flag); `speculative`
+    is vLLM's `--speculative-config`. With `resettable` its caches can be emptied over HTTP. `version` and `memory_gib`
+    (about) are a cache server's."""
 
     role: str
     engine: str
@@ -54,28 +54,28 @@ class Process:
 
     @property
     def split(self) -> int:
-        """Ranks that hold one copy of the model between them."""
+        """Ranks that together hold one copy of the model."""
         return self.options.get("tensor_parallel_size", 1) * self.options.get("pipeline_parallel_size", 1)
 
     @property
     def copies(self) -> int:
-        """Copies of the model that requests are shared out to."""
+        """Copies of the model that share the requests."""
         return self.options.get("data_parallel_size", 1)
 
     @property
     def ranks(self) -> int:
-        """Processes that compute: a GPU each, or on a CPU host some cores each; none of a cache server."""
+        """Processes that compute: one a GPU, on a CPU host some cores each; none of a cache server."""
         return 0 if self.role == CACHE_SERVER else self.split * self.copies
 
     @property
     def weights(self) -> str:
-        """`random` where a model's are, else `real`."""
+        """`random` where any of its models has random weights, else `real`."""
         return "random" if "random" in (model.weights for model in (self.model, self.draft) if model) else "real"
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        """What must be installed beside the engine, by the names of the options: a KV connector's library, a loader's,
-        that of a way to run ranks, a cache server's own.
+        """Distributions that must be installed beside the engine: a KV connector's, a loader's, Ray, a cache server's
+        own.
         """
         words = json.dumps([self.options, self.engine], default=str).lower()
         return tuple(sorted({name for word, name in DISTRIBUTIONS.items() if word in words}))

@@ -1,8 +1,8 @@
-"""vLLM: its command line, its environment, what its startup log says, and the names of its counters.
+"""vLLM: its command line, environment, start figures, and names of counters.
 
-What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank, and its lines have
-colours and names of processes (`logs`); `--speculative-model` and `--num-speculative-tokens` are gone, everything about
-speculation is one JSON option; an unknown key inside `kv_connector_extra_config` is accepted in silence."""
+What can mislead: the CPU build never prints «Model loading took»; the log's figures are per rank; all options of
+speculation are one JSON option; an unknown key inside `kv_connector_extra_config` is silently accepted.
+"""
 
 import functools
 import hashlib
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from .. import paths
 from ..errors import HostError
-from ..hardware.hosts import GIB, Host, cores
+from ..hardware.cgroups import GIB, cores
+from ..hardware.hosts import Host
 from . import base, lmcache, logs, options, vllm_logs
 from .base import Snapshot, flags
 from .process import Process
@@ -31,7 +32,7 @@ cause, phase = vllm_logs.cause, vllm_logs.phase
 start_figures, failure_figures = vllm_logs.start_figures, vllm_logs.failure_figures
 
 CACHE = "vllm:cache_config_info"
-CORES = "VLLM_CPU_OMP_THREADS_BIND", "|"  # where ranks' cores stand, and what stands between one's and the next's
+CORES = "VLLM_CPU_OMP_THREADS_BIND", "|"  # the variable for ranks' cores, and the separator between ranks
 COUNTERS = base.Counters(
     samples={
         base.DRAFTS: "vllm:spec_decode_num_drafts_total",
@@ -88,7 +89,7 @@ def command(process: Process, python: Path, port: int) -> list[str]:
     return words
 
 
-# Where an engine keeps what it compiled and fetched, by the variable that names another place.
+# An engine's own caches, by the variable that moves them.
 CACHES = {
     "XDG_CACHE_HOME": "~/.cache",
     "XDG_CONFIG_HOME": "~/.config",
@@ -148,10 +149,8 @@ def template(process: Process, host: Host, variables: Mapping[str, str]) -> base
 
 
 def caches() -> dict[str, str]:
-    """Variables that name places in our own cache folder for what an engine would keep where it cannot write, as below
-    a HOME of somebody else's; empty where it can.
-
-    A model hub's folder that is there is left where it is: what is read from it need not be written.
+    """Variables that move an engine's caches into ours where it cannot write its own, as below somebody else's HOME;
+    empty where it can. A model hub's folder that exists is only read, and stays.
     """
     own, moved = paths.CACHE / "engine", {}
     for name, usual in CACHES.items():
@@ -171,7 +170,7 @@ def caches() -> dict[str, str]:
 
 
 def _is_writable(place: Path) -> bool:
-    """Whether files can be made in `place`, or it can be made; asked of its nearest folder that there is."""
+    """Whether files can be made in `place`, or it can be made in its nearest existing parent."""
     if not place.is_absolute():
         return False  # `~` of a user without a home
     while not place.exists() and place != place.parent:
@@ -189,17 +188,16 @@ def _say_once(line: str) -> None:
 
 
 def _openmp(python: Path) -> list[str]:
-    """Intel's OpenMP beside the interpreter, which vLLM's CPU build asks to have preloaded (a fifth less TPOT here)."""
+    """Intel's OpenMP beside the interpreter, which vLLM's CPU build wants preloaded (a fifth less TPOT here)."""
     library = python.parent.parent / "lib" / "libiomp5.so"
     return [preloadable(library)] if library.exists() else []
 
 
 def preloadable(library: Path) -> str:
-    """A path to `library` without a space or colon: LD_PRELOAD is split at both, and what is not found is left out in
-    silence. A link in a folder of this user's own where its own path has one.
+    """A path to `library` without a space or colon, at which LD_PRELOAD is split; if need be a link in a folder of this
+    user's own.
 
-    Raises HostError when there is no place for such a link.
-    """
+    Raises HostError when there is no place for such a link."""
     if not SPLIT_AT.search(str(library)):
         return str(library)
     name = hashlib.sha256(os.fsencode(library)).hexdigest()[:16]
@@ -212,7 +210,7 @@ def preloadable(library: Path) -> str:
             folder.mkdir(mode=0o700, exist_ok=True)
             status = folder.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-                continue  # somebody else's: what lies there would be loaded into our server
+                continue  # somebody else could put a library there that our server loads
             if not link.is_symlink() or os.readlink(link) != str(library):
                 link.unlink(missing_ok=True)
                 link.symlink_to(library)
@@ -228,12 +226,12 @@ def preloadable(library: Path) -> str:
 
 
 def version(versions: Mapping[str, str]) -> str | None:
-    """vLLM's version among those of an interpreter's distributions, its CPU build's or its own."""
+    """The version of vLLM or of its CPU build among an interpreter's distributions; None where neither is installed."""
     return versions.get("vllm-cpu") or versions.get("vllm")
 
 
 def memory_share(process: Process) -> float:
-    """The share of a GPU's memory that a server asks for at once."""
+    """The share of a GPU's memory that a server asks for."""
     return process.options.get("gpu_memory_utilization", 0.9)
 
 
@@ -243,10 +241,8 @@ def host_cache_gib(process: Process) -> float:
 
 
 def cache_figures(snapshot: Snapshot) -> dict:
-    """What the server's counters say of its KV cache: `blocks`, `block_tokens`, a rank's `kv_cache_gib` where it was
-    told and not found out, and the log's two figures once more, unrounded.
-
-    Of several engines behind one port, the first; what is not there is missing.
+    """The KV cache by the server's counters: `blocks`, `block_tokens`, a configured rank's `kv_cache_gib`, and the
+    log's two figures unrounded. Of several engines behind one port the first; what is not reported is missing.
     """
     labels = next((dict(labels) for name, labels in snapshot.series if name == CACHE), {})
     named = {"blocks": "num_gpu_blocks", "block_tokens": "block_size", "kv_cache_tokens": "kv_cache_size_tokens"}
@@ -258,6 +254,6 @@ def cache_figures(snapshot: Snapshot) -> dict:
 
 
 def ineffective(process: Process, log: str) -> str | None:
-    """Which settings the started server does not have, by its log: LMCache's, which vLLM takes in silence."""
+    """Which settings the started server does not have, by its log: LMCache's, which vLLM accepts silently."""
     log = logs.plain(log)
     return lmcache.ineffective_in_process(process, log)

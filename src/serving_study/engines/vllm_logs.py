@@ -1,7 +1,7 @@
-"""What vLLM's log says: the figures of a start, and why a server died.
+"""vLLM's log: the figures of a start, and why a server died.
 
 What can mislead: the CPU build never prints «Model loading took»; figures are per rank; the API server's own error is
-a consequence where there is another one.
+only a consequence where another process has one.
 
     >>> cause("ModuleNotFoundError: No module named 'arctic_inference'")
     "a module that the engine's environment does not have: No module named 'arctic_inference'"
@@ -46,14 +46,14 @@ CAUSES = (
     ),
 )
 NO_SPACE = re.compile(r"^.*(?:No space left on device|out of shared memory).*$", re.MULTILINE)
-# What an error about shared memory names, in its own line or in its traceback. /dev/shm is a file system of its own,
-# of 64 MiB in a container that was given no other size, and says «No space left on device» like any.
+# In the line or the traceback of an error about shared memory. /dev/shm is a file system of its own (64 MiB in most
+# containers) and reports «No space left on device» like any other.
 SHARED_MEMORY = re.compile(r"/dev/shm|\bpsm_|/torch_\d|\bnccl-|[Ss]hared[ _]memory|shm_broadcast|_posixshmem|SemLock")
 MORE_SHARED_MEMORY = "give a container more by --shm-size=8g or --ipc=host, else mount -o remount,size=8g /dev/shm"
 SHARED_MEMORY_FULL = f"shared memory full (/dev/shm): {MORE_SHARED_MEMORY}"
-# Writing to shared memory that is full is no error but a signal.
+# Writing to full shared memory raises a signal, not an error.
 BUS_ERROR = f"a bus error, as where shared memory (/dev/shm) is full: {MORE_SHARED_MEMORY}"
-# What the API server says when its engine has died: never the cause where there is another error.
+# The API server's error when its engine has died: not the cause where there is another error.
 CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError")
 NEEDED = re.compile(r"\((?P<needed>[\d.]+) GiB KV cache is needed")
 GIVEN = re.compile(r"Explicitly set \((?P<given>[\d.]+)/[\d.]+\) GiB for KV cache")
@@ -73,10 +73,9 @@ def _number(text: str) -> float:
 
 
 def start_figures(log: str) -> dict:
-    """Memory figures from a startup log; what is not printed is missing, never zero.
+    """Memory figures of a startup log; what is not printed is missing, never zero.
 
-    `weights_gib` and `kv_cache_tokens` are per rank as the log has them, `max_concurrency` in requests of
-    `max_model_len`."""
+    `weights_gib` and `kv_cache_tokens` are per rank, `max_concurrency` in requests of `max_model_len`."""
     figures, log = {}, logs.plain(log)
     patterns = {
         "weights_gib": r"Model loading took ([\d.]+) (?:GiB|GB)",
@@ -109,10 +108,10 @@ def phase(log: str) -> str:
 
 
 def failure_figures(log: str) -> dict:
-    """What the log of a server that failed says of its KV cache: of one that refuses its `max_model_len` the
-    `kv_gib_needed` for one request of that length and the `longest_tokens` that would fit; of one that failed later the
-    figures of its start, and the `kv_cache_gib` that a CPU's was given.
-    """
+    """The KV cache in the log of a failed server.
+
+    One that refused its `max_model_len`: `kv_gib_needed` for one request of that length, and the `longest_tokens` that
+    would fit. One that failed later: the figures of its start, and a CPU's configured `kv_cache_gib`."""
     figures = start_figures(log)
     for name, pattern, kind in (
         ("kv_cache_gib", GIVEN, float),
@@ -125,7 +124,7 @@ def failure_figures(log: str) -> dict:
 
 
 def cause(log: str, exit_code: int | None = None) -> str | None:
-    """Why a server died, from its log and its exit code, in one line; None when it is none of the known causes."""
+    """Why a server died, from its log and exit code, in one line; None when no known cause matches."""
     return _said(log) or (BUS_ERROR if exit_code == 256 - signal.SIGBUS else None)
 
 
@@ -149,11 +148,11 @@ def _said(log: str) -> str | None:
 
 
 def _full(log: str) -> str | None:
-    """Which of the two is full, the disk or shared memory, by the error's line and the traceback that it ends."""
+    """Whether the disk or shared memory is full, by the error's line and its traceback."""
     match = NO_SPACE.search(log)
     if not match:
         return BUS_ERROR if re.search(r"\b[Bb]us error\b", log) else None
     before = log[: match.start()].splitlines()[-TRACEBACK_LINES:]
     begins = next((index for index in reversed(range(len(before))) if "Traceback (most recent" in before[index]), None)
-    told = [] if begins is None else before[begins:]
-    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*told, match[0]])) else "disk full"
+    traceback = [] if begins is None else before[begins:]
+    return SHARED_MEMORY_FULL if SHARED_MEMORY.search("\n".join([*traceback, match[0]])) else "disk full"

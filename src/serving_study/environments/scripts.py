@@ -1,7 +1,7 @@
-"""Scripts run by an engine's own interpreter: each a process group of its own, with a deadline.
+"""Scripts run by an engine's interpreter, each in a process group of its own, with a deadline.
 
-A script's standard input is a pipe that stays open as long as this process lives: one that watches it ends with it.
-What can mislead: a process that hangs in a driver cannot even be killed, so that it is waited for a few seconds only.
+A script's standard input stays open as long as this process lives: one that watches it ends with it. What can mislead:
+a process that hangs in a driver cannot even be killed; it is waited for a few seconds only.
 
     >>> scripts.run(environment.python, "facts.py", deadline_s=120).check().lines[-1]      # doctest: +SKIP
 """
@@ -24,15 +24,13 @@ from ..errors import EngineEnvironmentError
 
 QUIET = {"PYTHONDONTWRITEBYTECODE": "", "VLLM_NO_USAGE_STATS": "1", "NO_COLOR": "1"}
 OFFLINE = QUIET | {"HF_HUB_OFFLINE": "1"}
-READ_BYTES = 1 << 16  # of the end of what a script complains
+READ_BYTES = 1 << 16  # from the end of standard error, read for its last lines
 POLL_S, KILLED_S = 1.0, 5.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A script that ended by itself: its exit code, the `lines` that it printed, and the last ones that it wrote to
-    standard error.
-    """
+    """A script that ended by itself: its exit code, printed `lines`, and last complaints on standard error."""
 
     command: tuple[str, ...]
     code: int
@@ -41,12 +39,12 @@ class Ended:
 
     @property
     def cause(self) -> str:
-        """The last complaint, or else the exit code."""
+        """The last complaint, else the exit code."""
         return self.complaints[-1][-300:] if self.complaints else f"exit code {self.code}"
 
     @property
     def last_words(self) -> str:
-        """The exit code, and under it the last complaints."""
+        """The exit code and the last complaints."""
         return f"exit code {self.code}" + "".join(f"\n    | {line}" for line in self.complaints[-8:])
 
     def check(self, what: str | None = None, *, next: str | None = None) -> "Ended":
@@ -56,7 +54,7 @@ class Ended:
         return self
 
     def figures(self, what: str) -> tuple[list[dict], dict]:
-        """The JSON objects that it printed, and apart from them the last, which has to say `done`.
+        """The printed JSON objects, and apart from them the last, which must have `done`.
 
         Raises EngineEnvironmentError where it does not, or the exit code is not 0."""
         rows = [row for row in map(parsed, self.check(what).lines) if row is not None]
@@ -78,11 +76,11 @@ def run(
     log: Path | None = None,
     variables: Mapping[str, str] = OFFLINE,
 ) -> Ended:
-    """Run a script to its end. `each` is called with every line that is a JSON object, as it comes; standard error is
-    appended to `log` where one is given; `variables` are added to this process's own.
+    """Run a script to its end.
 
-    With `renewed` the deadline is counted anew from each line. Raises TimeoutError when it was killed there, OSError
-    for an interpreter that is none."""
+    `each` gets every printed JSON object at once; standard error is appended to `log`, if given; `variables` are added
+    to this process's environment. With `renewed` the deadline restarts at each line. Raises TimeoutError when it was
+    killed at the deadline, OSError for a bad interpreter."""
     command = tuple(map(str, (python, script, *arguments)))
     own = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     with open(log, "ab+") if log else tempfile.TemporaryFile() as errors:
@@ -120,7 +118,7 @@ def run(
 
 
 def parsed(line: str) -> dict | None:
-    """The JSON object that a line holds; None for one that holds none."""
+    """The JSON object in a line; None without one."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -142,13 +140,13 @@ def _next(arrived: queue.Queue, process: subprocess.Popen, end: float) -> str | 
         try:
             return arrived.get(timeout=min(left, POLL_S))
         except queue.Empty:
-            if ended:  # a child that it left behind holds its output open
+            if ended:  # a child that it left behind keeps its output open
                 return None
     raise queue.Empty
 
 
 def _end(process: subprocess.Popen, reader: threading.Thread) -> None:
-    """Kill what is left of its group."""
+    """Kill the rest of its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.stdin.close()

@@ -1,9 +1,9 @@
-"""The caller's environment variables that reach an engine: which of them decide a result, which would break a start.
+"""The caller's environment variables that reach an engine: which decide a result, which would break a start.
 
-A server inherits the caller's environment. Of the families that its libraries read, a variable is part of what decides
-a result unless it is known to decide nothing (logs, telemetry, caches, what a container image says of itself). What can
-mislead: a cluster names variables after its services, so that one called `vllm` makes `VLLM_PORT=tcp://…`, at which
-vLLM ends; and what the harness sets itself is in the arm, whatever the caller's value.
+A server inherits the caller's environment. A variable of a family that its libraries read decides a result unless it
+is known not to (logs, telemetry, caches, an image's labels). What can mislead: a cluster names variables after its
+services, so a service called `vllm` sets `VLLM_PORT=tcp://…`, at which vLLM ends; what the harness sets is part of
+the arm, whatever the caller's value.
 
     >>> from serving_study.environments import variables
     >>> variables.deciding({"VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_LOGGING_LEVEL": "DEBUG", "HOME": "/root"})
@@ -51,10 +51,7 @@ ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
 
 def deciding(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of the caller that decide a result and are set, by name.
-
-    Of libraries to be loaded first the names alone, since their places are this machine's.
-    """
+    """The caller's variables that decide a result, by name; of preloaded libraries only the file names."""
     environment = os.environ if environment is None else environment
     variables = {
         name: value
@@ -73,7 +70,7 @@ def deciding(environment: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def breaking(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables at which a start would end, or its requests be refused, by name, and why."""
+    """Variables that would end a start or make requests fail, by name, with the reason."""
     environment, reasons = os.environ if environment is None else environment, {}
     port = environment.get("VLLM_PORT", "")
     if ADDRESS.fullmatch(port):

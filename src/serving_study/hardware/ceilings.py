@@ -1,9 +1,9 @@
 """What a GPU and an instance can do at most: memory, bandwidth, matrix rates and links, from `data/hardware/`.
 
 Figures are of datasheets: rates dense, links each way, memory as CUDA reports it where `memory_basis` says so. What can
-mislead: no server reaches them. A decode step gets 60 to 90 % of the bandwidth, and a GPU that has to stay within 72 W
-(an L4) far less than its matrix rate, which is why predictions fit an efficiency on the baseline and take a probe's
-figures where there is one.
+mislead: no server reaches them. A decode step gets 60 to 90 % of the bandwidth, and a GPU limited to 72 W (an L4) far
+less than its matrix rate. So predictions fit an efficiency on the baseline, and take a probe's figures where there is
+one.
 
     >>> from serving_study.hardware import ceilings
     >>> ceilings.gpu("l4").bandwidth_gb_s, ceilings.of_host("g6.12xlarge").count, ceilings.of_host("a10gx4").gpu.name

@@ -1,25 +1,29 @@
 """What a container may use of its machine: processor time and memory, by Linux control groups, versions 1 and 2.
 
-A container sees the whole machine in `/proc/meminfo` and often in its affinity; what it gets is in the files of its
-control group and of those above it, of which the smallest limit holds. What can mislead: cached files count as used
-memory although the kernel gives them up when asked, so that they are taken off here; and a limit on processor time is
-a share of all cores, which no list of cores shows.
+A container sees the whole machine in `/proc/meminfo` and often in its affinity. Its limits are in the files of its
+control group and of those above it; the smallest holds. What can mislead: cached files count as used memory although
+the kernel gives them up when asked, so they are taken off here; a limit on processor time is a share of all cores,
+which no list of cores shows.
 
     >>> from serving_study.hardware import cgroups
     >>> cgroups.limits().cores                            # doctest: +SKIP
     2.0
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+GIB = 2**30
 NO_LIMIT = 2**60  # version 1 writes the largest number of pages where there is no limit
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Processor time in cores, memory in bytes, and how much of that memory is left; None where nothing is limited."""
+    """Processor time in cores, memory in bytes, and how much of that memory is left; None: no limit."""
 
     cores: float | None = None
     memory: int | None = None
@@ -43,7 +47,7 @@ def limits(root: Path = Path("/")) -> Limits:
 
 
 def _groups(root: Path) -> list[tuple[set[str], Path]]:
-    """The folder of each control group of this process and of those above it, with the controllers that it may have."""
+    """This process's control groups and those above them: each one's controllers and folder."""
     own = {}
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -58,7 +62,7 @@ def _groups(root: Path) -> list[tuple[set[str], Path]]:
         path = next((path for controllers, path in own.items() if controllers <= wanted), None)
         if path is None:
             continue
-        # Inside a container the mount may begin at its own group, which the path still names in full.
+        # In a container the mount may start at its own group, which the path still includes.
         inside = path.removeprefix(top).lstrip("/") if path.startswith(top) else ""
         folder = place / inside if (place / inside).is_dir() else place
         controllers = {"cpu", "memory"} if wanted == {"unified"} else wanted
@@ -74,7 +78,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _memory(folder: Path) -> tuple[int, int] | None:
-    """(limit, used without what can be given up), or None where there is no limit."""
+    """(limit, used), without cached files that the kernel can give up; None without a limit."""
     for limit_file, used_file in (
         ("memory.max", "memory.current"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -93,3 +97,31 @@ def _read(file: Path) -> str:
         return file.read_text()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def cores(root: Path = Path("/")) -> list[int]:
+    """The processor cores that this process may use: as many whole ones as its container's processor time allows."""
+    allowed, share = sorted(os.sched_getaffinity(0)), limits(root).cores
+    return allowed if share is None else allowed[: max(1, int(share + 1e-6))]
+
+
+def cores_of_ranks(ranks: int, shares: int) -> str:
+    """Cores by rank, `0,1|2,3`: each rank gets an equal part of this process's cores, which are divided into
+    `shares`.
+    """
+    usable = cores()
+    each = max(1, len(usable) // max(shares, 1))
+    return "|".join(",".join(map(str, usable[rank * each : (rank + 1) * each])) for rank in range(ranks))
+
+
+def memory_of_host(root: Path = Path("/")) -> tuple[int, int]:
+    """Total and free host memory in bytes; the container's where it has a limit."""
+    whole, container = psutil.virtual_memory(), limits(root)
+    if container.memory is None:
+        return whole.total, whole.available
+    return min(whole.total, container.memory), min(whole.available, container.memory_free)
+
+
+def free_memory_gib() -> float:
+    """Host memory that is free now, GiB."""
+    return memory_of_host()[1] / GIB

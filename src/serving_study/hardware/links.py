@@ -1,11 +1,10 @@
-"""What connects this machine's GPUs, and what that carries: `nvidia-smi topo -m`, `fi_info`, and measured copies and
+"""What connects this machine's GPUs, and at which rates: `nvidia-smi topo -m`, `fi_info`, measured copies and
 all-reduces.
 
-Between two GPUs stands `NV18` (18 NVLinks) or the PCIe path: `PIX` (one switch), `PXB` (several), `PHB` (the
-processor's bridge), `NODE` (several bridges of a NUMA node), `SYS` (across nodes). What can mislead: a matrix says what
-is plugged in, not whether direct copies are allowed over it (`probes.peers` tries that), so that two hosts of one kind
-may differ tenfold; and vLLM's all-reduce for small messages is its own, faster than NCCL's, on a CPU too, so that what
-is measured here bounds it from above.
+Between two GPUs is `NV18` (18 NVLinks) or a PCIe path: `PIX` (one switch), `PXB` (several), `PHB` (the processor's
+bridge), `NODE` (several bridges of a NUMA node), `SYS` (across nodes). What can mislead: the matrix says what is
+plugged in, not whether direct copies are allowed over it (`probes.peers` tries that): hosts of one kind may differ
+tenfold. For small messages vLLM has its own all-reduce, faster than the NCCL that is measured here.
 
     >>> from serving_study.hardware import links
     >>> links.topology(open("topo.txt").read()).pairs             # doctest: +SKIP
@@ -38,7 +37,7 @@ MEANING = {
     "NODE": "PCIe host bridges of one NUMA node",
     "SYS": "PCIe and the link between NUMA nodes",
 }
-# What the reference study states of its two machines and of others that it names.
+# The links of instance types that the reference study states.
 STATED = {
     "g5.12xlarge": "PHB",
     "g6.12xlarge": "NODE",
@@ -50,8 +49,8 @@ STATED = {
 
 @dataclass(frozen=True)
 class Topology:
-    """The link matrix: `pairs` of GPUs to their link, `nics` (name to its link to each GPU), NUMA node by GPU where it
-    is shown.
+    """The link matrix: `pairs` of GPUs to their link, `nics` (name to its link to each GPU), `numa` (node by GPU, where
+    shown).
     """
 
     gpus: int
@@ -65,7 +64,7 @@ class Topology:
 
     @property
     def words(self) -> str:
-        """Each link and between how many pairs: `NV18 between each pair`."""
+        """Each kind of link and its number of pairs: `NV18 between each pair`."""
         counts = {link: list(self.pairs.values()).count(link) for link in dict.fromkeys(self.pairs.values())}
         if len(counts) == 1:
             return f"{next(iter(counts))} between each pair"
@@ -84,10 +83,7 @@ class Topology:
 
 
 def topology(text: str) -> Topology:
-    """Read what `nvidia-smi topo -m` prints.
-
-    Raises HostError for text without a matrix, and for a link that nobody knows.
-    """
+    """Parse the output of `nvidia-smi topo -m`. Raises HostError for text without a matrix, and for an unknown link."""
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
     header = next((words for words in map(str.split, lines) if words and words[0] == "GPU0" and "X" not in words), None)
     if not header:
@@ -127,8 +123,8 @@ def topology(text: str) -> Topology:
 
 
 def fabrics(text: str) -> list[dict[str, str]]:
-    """Read what `fi_info` prints: one dictionary an interface with `provider`, `fabric`, `domain`, `version`, `type`,
-    `protocol`; none is an empty list.
+    """Parse the output of `fi_info`: one dictionary an interface, with `provider`, `fabric`, `domain`, `version`,
+    `type` and `protocol`.
     """
     fabric_rows: list[dict[str, str]] = []
     for line in text.splitlines():
@@ -141,13 +137,13 @@ def fabrics(text: str) -> list[dict[str, str]]:
 
 
 def topology_here() -> Topology | None:
-    """The link matrix of this machine's GPUs; None without `nvidia-smi`, or where it prints none."""
+    """This machine's link matrix; None without `nvidia-smi`, or where it prints none."""
     return _read("nvidia-smi", "topo", "-m", parse=topology)
 
 
 def here() -> dict:
-    """This machine's own: `topology` as a dictionary, `fabrics` with EFA's interfaces; None where the program is not
-    there or says nothing.
+    """This machine's `topology` and its EFA interfaces (`fabrics`); None where the program that tells is missing or
+    silent.
     """
     matrix = topology_here()
     return {
@@ -157,7 +153,7 @@ def here() -> dict:
 
 
 def efa(links: dict) -> str:
-    """The number of EFA interfaces in the `fabrics` of `here`, in words; each is listed once per kind of endpoint."""
+    """The number of EFA interfaces in `links["fabrics"]`, in words; `fi_info` lists each once per kind of endpoint."""
     count = len({row.get("domain", "").split("-")[0] for row in links.get("fabrics") or [] if row["provider"] == "efa"})
     return f"{count or 'no'} EFA interface{'s' if count > 1 else ''}"
 
@@ -171,10 +167,8 @@ def _read(*command: str, parse):
 
 
 def measure(host: "Host", environment: "Environment") -> list[dict]:
-    """Copies between GPUs and all-reduces over message sizes, by the engine's torch: NCCL on GPUs, gloo between two
-    processes on a CPU host.
-
-    Raises TimeoutError at the deadline, EngineEnvironmentError where it fails.
+    """Copies between GPUs and all-reduces over message sizes, by the engine's torch: NCCL, or gloo between two
+    processes of a CPU host. Raises TimeoutError at the deadline, EngineEnvironmentError where it fails.
     """
     backend, world = ("nccl", len(host.gpus)) if host.gpus else ("gloo", 2)
     if world < 2:
@@ -185,7 +179,7 @@ def measure(host: "Host", environment: "Environment") -> list[dict]:
 
 
 def rates(links: dict) -> pandas.DataFrame:
-    """One row a figure, for copies that of the slowest pair: `name`, `bytes`, `us` (microseconds a call), `gb_s`."""
+    """One row a figure, of copies the slowest pair's: `name`, `bytes`, `us` (microseconds a call), `gb_s`."""
     rows = [
         {"name": row["name"], "bytes": row["bytes"], "us": 1e6 * statistics.median(row["seconds"]), "gb_s": row["gb_s"]}
         for row in links.get("measured", [])

@@ -1,10 +1,9 @@
-"""What an hour of an instance costs: given, asked of the AWS Price List, or from `data/hardware/prices.csv`, always
-with its date.
+"""The price of an instance hour: given, from the AWS Price List, or from `data/hardware/prices.csv`; always dated.
 
-Prices are of Linux, on demand, shared tenancy, in US dollars. What can mislead: they change (the P4 and P5 families
-fell by up to 44 % in June 2025), they differ between regions, spot prices and reservations are lower, and disks and
-traffic come on top. An instance is rented whole, so that the cost of a token counts all of its GPUs, used or not. Where
-no price is known none is made up, and another region's is never taken instead.
+Prices are for Linux, on demand, shared tenancy, in US dollars. What can mislead: they change (P4 and P5 fell by up to
+44 % in June 2025) and differ between regions; spot prices and reservations are lower; disks and traffic are extra. An
+instance is rented whole, so the cost of a token counts all of its GPUs, used or not. A price that is unknown stays
+unknown: no other region's is taken for it.
 
     >>> from serving_study.hardware import prices
     >>> prices.known("g6.xlarge").usd_per_hour, prices.known("h200x1")
@@ -24,7 +23,7 @@ from . import ceilings
 
 TABLE = paths.DATA / "hardware" / "prices.csv"
 REGION = "us-east-1"
-ENDPOINTS = ("us-east-1", "eu-central-1", "ap-south-1")  # where AWS answers questions about prices, of any region
+ENDPOINTS = ("us-east-1", "eu-central-1", "ap-south-1")  # regions with a price endpoint; each knows all regions' prices
 FILTERS = {
     "operatingSystem": "Linux",
     "tenancy": "Shared",
@@ -46,11 +45,10 @@ TIMEOUTS = {"connect_timeout": 3, "read_timeout": 5}  # seconds; of two attempts
 
 @dataclass(frozen=True)
 class Price:
-    """What `instance` costs an hour.
+    """The price of an hour of `instance`.
 
-    `region` and `date` (of the price list, ISO) are None for a price that was given. `parts` is how many such shares
-    the instance has that is rented, 1 for a whole one.
-    """
+    `region` and `date` (of the price list, ISO) are None for a given price. `parts` is how many such shares the rented
+    instance has; 1 for a whole instance."""
 
     instance: str
     usd_per_hour: float
@@ -61,7 +59,7 @@ class Price:
 
     @property
     def rented(self) -> "Price":
-        """What has to be paid for it: the price of the whole instance."""
+        """The price of the whole instance, which has to be rented."""
         return replace(self, usd_per_hour=self.usd_per_hour * self.parts, parts=1.0)
 
     def __str__(self) -> str:
@@ -123,7 +121,7 @@ def given(host: str, usd_per_hour: float) -> Price:
 
 
 def instance_of(host: str) -> str | None:
-    """The instance type that a host is or has the GPUs of (`l4x1` is g6.xlarge); None where the table has none."""
+    """The instance type that a host is, or whose GPUs it has (`l4x1` is g6.xlarge); None where the table has none."""
     if host in ceilings.instances():
         return host
     try:
@@ -141,11 +139,10 @@ def instance_of(host: str) -> str | None:
 
 
 def named(host: str) -> str:
-    """The instance type to ask a price of: `instance_of`, or a name that may be one though the table lacks it
-    (`g6.2xlarge`).
+    """The instance type whose price is asked: `instance_of`, or a well-formed name that the table lacks (`g6.2xlarge`).
 
-    Raises PriceError for a size that a family of one size does not have, for a host profile without an instance type,
-    and for what is no name of one; each says which instance types have such GPUs, or names that are near."""
+    Raises PriceError for a size that its family does not have, for a profile without an instance type, and for any
+    other name; the error lists types with such GPUs, or similar names."""
     if instance := instance_of(host):
         return instance
     family, dot, _ = host.partition(".")
@@ -177,7 +174,7 @@ def named(host: str) -> str:
 
 
 def _related(some: Sequence[ceilings.Instance]) -> str:
-    """What these instance types are, and those with a GPU of the same name and another memory: P4d and P4de."""
+    """These instance types in words, with those that have the same GPU with another memory: P4d and P4de."""
     stems = {_stem(known) for known in some}
     others = [known for known in ceilings.instances().values() if _stem(known) in stems and known not in some]
     return "; ".join(
@@ -191,7 +188,7 @@ def _stem(known: ceilings.Instance) -> str:
 
 
 def known(host: str, region: str = REGION) -> Price | None:
-    """A host's newest price without asking anybody: fetched earlier, or from the table; None where there is none."""
+    """A host's newest price that was fetched earlier or is in the table; None where there is none."""
     return _known(instance_of(host), region)
 
 
@@ -201,10 +198,8 @@ def _known(instance: str | None, region: str) -> Price | None:
 
 
 def share(host: str, region: str = REGION) -> Price | None:
-    """A host's price as that share of an instance type which its GPUs are (`h200x1` is an eighth of p5en.48xlarge);
-    None where no larger type has such GPUs.
-
-    Nobody rents out that share at this price: `source` says so.
+    """A host's share of the price of a larger instance with the same GPUs (`h200x1` is an eighth of p5en.48xlarge);
+    None without one. Nobody rents out that share: `source` says so.
     """
     try:
         place = ceilings.of_host(host)
@@ -230,7 +225,7 @@ def share(host: str, region: str = REGION) -> Price | None:
 
 @functools.cache
 def table() -> dict[tuple[str, str], Price]:
-    """The prices that ship, by instance type and region. Raises StoreError for a table that is damaged."""
+    """The prices that ship with the book, by instance type and region. Raises StoreError for a damaged table."""
     prices = {}
     with open(TABLE, encoding="utf-8", newline="") as file:
         for line, row in enumerate(csv.DictReader(file), start=2):
@@ -254,12 +249,10 @@ def table() -> dict[tuple[str, str], Price]:
 
 
 def offers(hosts: Sequence[str] = (), region: str = REGION, *, ask: bool = True) -> tuple[list[Offer], str | None]:
-    """The instance types of `hosts` (all of the table for none) with their prices, and why AWS could not be asked (None
-    where it answered or was not to be asked).
+    """Instance types (of `hosts`, or all of the table) with their prices, and why AWS could not be asked (else None).
 
-    AWS is asked of each, and no more once it cannot be reached; then the newest price is taken that was fetched earlier
-    or ships. A type that AWS does not offer in this region has no price, whatever was known before. Raises PriceError
-    for a host that is named and has none."""
+    Once AWS cannot be reached it is not asked again, and the newest known price is taken. A type that AWS does not
+    offer in this region has no price. Raises PriceError for a host in `hosts` without a price."""
     host_offers, unreachable = [], None
     for instance in [named(host) for host in hosts] or ceilings.instances():
         price = why = None
@@ -290,7 +283,7 @@ def offers(hosts: Sequence[str] = (), region: str = REGION, *, ask: bool = True)
 
 
 def _nothing(instance: str, region: str, unreachable: PriceListError | None) -> PriceError:
-    """The error of an instance type that neither AWS, nor the cache, nor the table knows a price of in this region."""
+    """The error for an instance type without a known price in this region."""
     elsewhere = [region for name, region in table() if name == instance]
     family = [name for name in ceilings.instances() if name.partition(".")[0] == instance.partition(".")[0]]
     allowed = f"{instance} in {', '.join(elsewhere)}" if elsewhere else ", ".join(family or ceilings.instances())
@@ -304,7 +297,7 @@ def _nothing(instance: str, region: str, unreachable: PriceListError | None) -> 
 
 
 def _near(instance: str, region: str) -> str | None:
-    """Names like an instance type or a region that nobody has heard of."""
+    """Similar names, for an unknown instance type or region."""
     if instance not in ceilings.instances():
         return near(
             instance, [name for name in ceilings.instances() if name.partition(".")[0] == instance.partition(".")[0]]
@@ -316,14 +309,14 @@ def _near(instance: str, region: str) -> str | None:
 def _regions() -> tuple[str, ...]:
     import boto3
 
-    return tuple(boto3.Session().get_available_regions("ec2"))  # from a file of botocore's
+    return tuple(boto3.Session().get_available_regions("ec2"))  # a file in botocore, no network
 
 
 def fetch(host: str, region: str = REGION) -> Price:
     """Ask the AWS Price List, and keep the answer in the cache, where `known` finds it.
 
-    Raises PriceListError without credentials, permission or network, and PriceError without an instance type, and for
-    an answer with no price or with several."""
+    Raises PriceListError without credentials, permission or network; PriceError without an instance type, and for an
+    answer with no price or several."""
     instance = named(host)
     price = parse(_ask(instance, region), instance, region)
 
@@ -332,11 +325,10 @@ def fetch(host: str, region: str = REGION) -> Price:
 
 
 def parse(answers: Iterable[str], instance: str, region: str) -> Price:
-    """The price in `PriceList` entries of `pricing:GetProducts`, each a JSON document inside a string.
+    """The price in the answer of `pricing:GetProducts`: `PriceList` entries, each a JSON document in a string.
 
-    A product has on-demand terms by offer, each with dimensions by rate. What is no price: reservations (their hours
-    may cost 0), a capacity block's 0, and products of another system, tenancy or licence, which a filter too few lets
-    through. Raises PriceError for none, and for several that differ."""
+    Left out are reservations (their hours may cost 0), capacity blocks (0), and products of another system, tenancy or
+    licence. Raises PriceError for no price, and for several that differ."""
     date_by_usd, wanted = {}, FILTERS | {"instanceType": instance, "regionCode": region}
     try:
         for product in map(json.loads, answers):

@@ -1,9 +1,8 @@
-"""What this machine does at most, measured: memory, matrix units, copies to and from GPUs and between them.
+"""What this machine does at most, measured: memory, matrix units, copies to, from and between GPUs.
 
-The engine's own torch measures (`engine_side/machine_rates.py`), each figure some repeats, of which the median counts.
-`serving-study doctor --probe` keeps the figures in the cache by the host's profile, with its identity, versions and
-date, and predictions for that profile use them. What can mislead: other work on the machine, so that a busy one is
-refused; and a part that is slower warm than cold, of which seconds show the cold.
+The engine's torch measures (`engine_side/machine_rates.py`); a figure is the median of its repeats. `serving-study
+doctor --probe` keeps them in the cache by profile, with identity, versions and date, and predictions use them. What can
+mislead: other work on the machine (a busy one is refused), and a GPU that slows down as it warms up.
 
     >>> from serving_study import environments
     >>> from serving_study.hardware import hosts, rates
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from .. import files, paths
 from ..environments import ENGINE_SIDE, scripts
 from ..errors import HostError
+from . import cgroups
 
 if TYPE_CHECKING:
     from ..environments import Environment
@@ -36,9 +36,7 @@ MEMORY, PEER = "memory read", "GPU to GPU"
 
 @dataclass(frozen=True)
 class Rate:
-    """One figure: the median of `values` in `unit`, on a `device` or from one to another, and the seconds that it took
-    to measure.
-    """
+    """One figure: `values` in `unit`, on a `device` or from one to another, and the seconds that measuring took."""
 
     name: str
     device: str
@@ -52,14 +50,14 @@ class Rate:
 
     @property
     def spread(self) -> float:
-        """Distance of the quartiles over the median."""
+        """Interquartile range over the median."""
         low, _, high = statistics.quantiles(self.values, n=4) if len(self.values) > 1 else (0.0, 0.0, 0.0)
         return (high - low) / self.median
 
 
 @dataclass(frozen=True)
 class Rates:
-    """All figures of one machine, with what they belong to."""
+    """All figures of one machine, with its identity and versions."""
 
     profile: str
     at: str
@@ -68,7 +66,7 @@ class Rates:
     rates: tuple[Rate, ...]
 
     def value(self, name: str) -> float | None:
-        """The slowest device's or pair's median; None where it was not measured."""
+        """The median of the slowest device or pair; None where it was not measured."""
         return min((rate.median for rate in self.rates if rate.name == name), default=None)
 
     @property
@@ -87,7 +85,7 @@ class Rates:
 
 
 def quiet(host: "Host") -> None:
-    """Raises HostError where something else is at work: on a CPU host for its processor, else for a GPU."""
+    """Raises HostError when the processor (of a CPU host) or a GPU is busy with something else."""
     import psutil
 
     if not host.gpus:
@@ -100,7 +98,7 @@ def quiet(host: "Host") -> None:
                 next="see top, wait, then serving-study doctor --probe",
             )
         return
-    from .hosts import Sampler
+    from .sampler import Sampler
 
     with Sampler(host, BUSY_S / 10) as sampler:
         threading.Event().wait(BUSY_S)
@@ -116,15 +114,14 @@ def quiet(host: "Host") -> None:
 
 
 def measure(host: "Host", environment: "Environment") -> Rates:
-    """Measure this machine now, whatever else it does.
+    """Measure this machine now, busy or not.
 
-    Raises TimeoutError where it was ended at the deadline, EngineEnvironmentError where the engine's torch does not
-    run."""
+    Raises TimeoutError at the deadline, EngineEnvironmentError where the engine's torch does not run."""
     from . import hosts
 
     kind = "bf16" if host.gpus or hosts.computes_bf16() else "fp32"
     devices = [f"cuda:{position}" for position in range(len(host.gpus))] or ["cpu"]
-    variables = scripts.QUIET | {"THREADS": str(len(hosts.cores()))}
+    variables = scripts.QUIET | {"THREADS": str(len(cgroups.cores()))}
     ended = scripts.run(environment.python, SCRIPT, kind, *devices, deadline_s=DEADLINE_S, variables=variables)
     rows, done = ended.figures("the machine could not be measured")
     measured = tuple(
@@ -136,7 +133,7 @@ def measure(host: "Host", environment: "Environment") -> Rates:
 
 
 def keep(measured: Rates) -> Path:
-    """Write the figures into the cache, in place of earlier ones of the same profile."""
+    """Write the figures into the cache; they replace earlier ones of the same profile."""
 
     file = paths.CACHE / "rates.json"
     files.write(file, _read() | {measured.profile: measured.as_dict()})
@@ -144,7 +141,7 @@ def keep(measured: Rates) -> Path:
 
 
 def known(*profiles: str) -> Rates | None:
-    """The figures kept for the first of these profiles that has any; a damaged file has none."""
+    """The kept figures of the first of these profiles that has any; a damaged file has none."""
     kept = _read()
     for profile in profiles:
         with contextlib.suppress(KeyError, TypeError, AttributeError):

@@ -1,8 +1,9 @@
-"""`Load`: one traffic pattern, and the load generator that drives it: `vllm bench serve`, for every engine.
+"""`Load`, one traffic pattern, and `Generator`, which drives it with `vllm bench serve` against every engine.
 
-The generator is one long-lived worker inside the engine's environment (`engine_side/bench_worker.py`): its imports take
-7 to 15 seconds, which would otherwise be paid for every cell. What can mislead: `vllm bench serve` returns normally
-when every request failed, so that its result is evidence to be checked, never a success by itself."""
+The generator is one long-lived worker in the engine's environment (`engine_side/bench_worker.py`), since its imports
+take 7 to 15 seconds. What can mislead: `vllm bench serve` returns normally when every request failed; its result is
+evidence to be checked.
+"""
 
 import contextlib
 import json
@@ -32,8 +33,8 @@ PERCENTILES = "50,95,99"
 class Load:
     """`prompts` requests from `dataset`, at most `concurrency` in flight, sent as fast as that allows.
 
-    `output_tokens` fixes the length of every answer (None: as long as the dataset's own answer); with `ignore_eos` the
-    model may not stop earlier. `temperature` None leaves the sampling to the server's defaults."""
+    `output_tokens` fixes every answer's length (None: the dataset's own); with `ignore_eos` the model may not stop
+    earlier. `temperature` None leaves sampling to the server's defaults."""
 
     concurrency: int
     prompts: int
@@ -57,7 +58,7 @@ class Load:
     def arguments(
         self, *, url: str, model: str, tokenizer: str, repeat: int, api: Sequence[str] = vllm.BENCH
     ) -> list[str]:
-        """The command line for `vllm bench serve`; `api` are its options that speak an engine's API."""
+        """The command line for `vllm bench serve`; `api` are its options for an engine's API."""
         words = [
             *api,
             "--base-url",
@@ -88,11 +89,10 @@ class Load:
 
 
 class Generator:
-    """The worker, started at once and ready when first used, and again when it has ended. A context manager; one load
-    at a time.
+    """The worker, started at once and again when it has ended. A context manager; one load at a time.
 
-    Loads are numbered, and so are their answers: a load that was given up (its server died or hung) is answered later,
-    and that answer may not pass for the next load's."""
+    Loads and answers are numbered: a load that was given up is answered later, and its answer must not pass for the
+    next one's."""
 
     def __init__(self, environment: Environment, log: Path):
         self.environment, self.log, self._loads = environment, log, 0
@@ -127,7 +127,7 @@ class Generator:
         self.close()
 
     def close(self) -> None:
-        """End the worker, in the middle of a load if need be."""
+        """End the worker, even during a load."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -139,17 +139,16 @@ class Generator:
         prompts.forget()
 
     def wait_until_ready(self, timeout_s: float = 180) -> float:
-        """Wait for the imports; returns the seconds that they took."""
+        """Wait for the imports; returns their seconds."""
         if self.import_s is None:
             self.import_s = self._answer(time.monotonic() + timeout_s, None)["import_s"]
         return self.import_s
 
     def run(self, load: Load, server: Fleet, *, tokenizer: str, repeat: int = 0, timeout_s: float = 3600) -> dict:
-        """Drive `load` against `server`; `{"result": …, "client": …}` as the worker answers.
+        """Drive `load` against `server`; returns the worker's `{"result": …, "client": …}`.
 
-        Of requests that come one by one, where the data set asks for it, `watched` has the server's counters after
-        each. Raises ServerError when the server dies meanwhile, LoadError when the load cannot be driven or does not
-        end in time."""
+        Where the data set asks for requests one by one, `watched` has the server's counters after each. Raises
+        ServerError when the server dies meanwhile, LoadError when the load fails or does not end in time."""
         if self._process.poll() is not None:
             self.close()
             self._start()

@@ -1,8 +1,8 @@
-"""Files of conversations in ShareGPT's format: read as a JSON list or as JSON Lines, checked row by row, and converted.
+"""Files of conversations in ShareGPT's format, as a JSON list or JSON Lines: read, checked row by row, and converted.
 
-The load generator sends the first turn's `value` as the prompt and takes the second's length as that of the answer, so
-that both must be text: anything else would end its process in the middle of a run. What can mislead: rows of fewer than
-two turns are left out by the load generator, and are no fault.
+The load generator sends the first turn's `value` as the prompt and takes the answer's length from the second's, so both
+must be text; anything else would end its process in the middle of a run. What can mislead: rows of fewer than two turns
+are left out by the load generator, and are no fault.
 
     $ .venv/harness/bin/python -m serving_study.loads.conversations messages.jsonl sharegpt.json
 """
@@ -19,10 +19,9 @@ ANSWER_ROLES = ("assistant", "gpt", "chatgpt", "bard", "bing", "model")
 
 
 def read(content: bytes, path: Path) -> tuple[list, bool]:
-    """The rows of a file, and whether it is the JSON list that the load generator reads as it is.
+    """The rows of a file, and whether it is a JSON list, which the load generator reads as it is.
 
-    Raises DatasetError for what is neither a list nor JSON Lines.
-    """
+    Raises DatasetError for what is neither a list nor JSON Lines."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -39,14 +38,15 @@ def read(content: bytes, path: Path) -> tuple[list, bool]:
 
 
 def usable(rows: list, path: Path) -> int:
-    """How many conversations have two turns. Raises DatasetError, naming the row, for one that cannot be sent."""
+    """The number of conversations with two turns. Raises DatasetError, naming the row, for one that cannot be sent."""
     return sum(_turns(row, f"row {number}", path) >= 2 for number, row in enumerate(rows, 1))
 
 
 def convert(rows: list) -> list[dict]:
-    """Rows of `messages` or of `role`/`content` turns in ShareGPT's format, from the first question on; those that are
-    there already stay. Turns without text end their conversation; what has no question and answer left is left out.
-    """
+    """Rows of `messages` or of `role`/`content` turns in ShareGPT's format, from the first question on.
+
+    Rows already in that format stay. A turn without text ends its conversation; one without question and answer is left
+    out."""
     conversations = []
     for number, row in enumerate(rows, 1):
         turns = row.get("conversations", row.get("messages")) if isinstance(row, dict) else row
@@ -61,9 +61,9 @@ def convert(rows: list) -> list[dict]:
 
 
 def _lines(text: str, whole: json.JSONDecodeError, path: Path) -> list:
-    """The rows of JSON Lines; `whole` is why the text is not one JSON value."""
+    """The rows of JSON Lines; `whole` is the error of reading the text as one JSON value."""
     rows = []
-    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a text may hold other ends of lines
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a text may contain other line ends
         try:
             rows += [json.loads(line)] if line.strip() else []
         except json.JSONDecodeError as error:
@@ -100,7 +100,9 @@ def _turns(row, where: str, path: Path) -> int:
 
 
 def _pair(turn) -> tuple[str | None, str | None]:
-    """Who says it in ShareGPT's words, and the text; None for what is neither question nor answer, or no text."""
+    """(ShareGPT's name of the speaker, text) of a turn; None for one that is neither question nor answer, or has no
+    text.
+    """
     if not isinstance(turn, dict):
         return None, None
     role = turn.get("from", turn.get("role"))

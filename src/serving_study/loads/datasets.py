@@ -1,9 +1,10 @@
-"""The prompts that a load is made of, always as a local file with a known digest.
+"""The prompts of a load, always a local file with a known digest.
 
-`own` is the set under `data/prompts/`; `sharegpt` is ShareGPT from the hub, pinned by revision and digest, cut once to
-its first usable conversations so that the load generator does not read 640 MB for every cell; anything else is a path
-to a file in ShareGPT's format, as a JSON list or as JSON Lines (`conversations` reads and checks it). The book's own
-take ShareGPT's place only where the hub is out of reach and `auto` was asked for; any other failure is an error."""
+`own` is the set under `data/prompts/`; `sharegpt` is ShareGPT from the hub, pinned by revision and digest and cut once
+to its first usable conversations (the load generator would read 640 MB for every cell); anything else is a path to a
+file in ShareGPT's format (`conversations`). The book's own replace ShareGPT only where `auto` was asked for and the hub
+is out of reach; any other failure is an error.
+"""
 
 import hashlib
 import json
@@ -28,7 +29,7 @@ SHAREGPT_KEPT = 20_000
 
 @dataclass(frozen=True)
 class Dataset:
-    """A file in ShareGPT's format, and the digest of its bytes; `in_place_because` is why it stands in for another."""
+    """A file in ShareGPT's format, and its digest; `in_place_because` is why it stands in for another."""
 
     name: str
     path: Path
@@ -48,19 +49,19 @@ class Dataset:
         return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
 
     def reads(self, load) -> int:
-        """Prompt tokens of the whole load that an estimate has to reckon with: a data set's prompts are short."""
+        """Prompt tokens of the load, for estimates: 0, since a data set's prompts are short."""
         return 0
 
     def sized(self, load, start: dict):
-        """The load as a server's start settles it (`prompts` has loads that depend on it)."""
+        """The load once the server's start has settled its size (for `prompts`)."""
         return load
 
     def primers(self, load, tokenizer: str, repeat: int) -> list[str]:
-        """Prompts to be sent, and not counted, before the load."""
+        """Prompts that are sent before the load and not counted."""
         return []
 
     def evidence(self, load, block_tokens: int | None, capacity_tokens: int | None) -> dict | None:
-        """What is expected of the server's cache; None where every prompt is new."""
+        """What the server's cache should give; None where every prompt is new."""
         return None
 
 
@@ -77,8 +78,8 @@ def resolve(name: str, *, environment: Environment | None = None, say: Callable[
 
 
 def load(path: Path, name: str) -> Dataset:
-    """Read and check a file in ShareGPT's format. One of JSON Lines is written once more as the list that the load
-    generator reads; the digest stays that of the file given.
+    """Read and check a file in ShareGPT's format. JSON Lines are rewritten as the list that the load generator reads;
+    the digest stays that of the given file.
     """
     try:
         content = path.read_bytes()
@@ -101,7 +102,7 @@ def load(path: Path, name: str) -> Dataset:
 
 
 def check_digest(path: Path, expected: str) -> None:
-    """Raises DatasetError, and leaves the file alone, when its digest is not `expected`."""
+    """Raises DatasetError when the file's digest is not `expected`; the file stays."""
     digest = files.digest(path)
     if digest != expected:
         raise DatasetError(
@@ -113,13 +114,13 @@ def check_digest(path: Path, expected: str) -> None:
 
 
 def cut(source: Path, out: Path, keep: int = SHAREGPT_KEPT) -> Path:
-    """The first `keep` conversations that have two turns, in file order."""
+    """The first `keep` conversations with two turns, in file order."""
     rows = [row for row in json.loads(source.read_bytes()) if len(row["conversations"]) >= 2][:keep]
     return _written(out, rows)
 
 
 def _written(out: Path, rows: list) -> Path:
-    """`out` with these rows, whole or not at all. Raises DatasetError when the disk does not take it."""
+    """Write these rows to `out`. Raises DatasetError when the disk refuses them."""
     try:
         with files.whole(out) as temporary:
             temporary.write_text(json.dumps(rows))
@@ -134,7 +135,7 @@ def _written(out: Path, rows: list) -> Path:
 
 
 def _sharegpt(environment: Environment | None, auto: bool, say: Callable[[str], None]) -> Dataset:
-    """ShareGPT as it lies in the cache, or fetched; with `auto` and the hub out of reach, the book's own prompts."""
+    """ShareGPT from the cache or the hub; with `auto` and the hub out of reach, the book's own prompts."""
     out = paths.CACHE / "datasets" / f"sharegpt-{SHAREGPT_REVISION[:12]}-first-{SHAREGPT_KEPT}.json"
     if out.is_file():
         return load(out, "sharegpt")

@@ -1,12 +1,11 @@
-"""Prompts of exact lengths that share their beginnings, made for a load by the model's own tokenizer.
+"""Prompts of exact lengths that share their beginnings, made for a load with the model's tokenizer.
 
-`SharedPrefix` is one beginning that a share of the requests have in common, `WorkingSet` as many different ones as make
+`SharedPrefix` is one beginning that a share of the requests have in common; `WorkingSet` is as many beginnings as make
 a multiple of the server's KV cache, each asked for again in the same order. Both reach `vllm bench serve` as its
-`custom` data set, unshuffled. What can mislead: every cell draws new words (from the load's seed, the repeat and the
-lengths), so that nothing of an earlier cell is found in the cache; what tells two prefixes apart stands in front, since
-blocks are found from the front.
+`custom` data set, unshuffled. What can mislead: every cell draws new words (from seed, repeat and lengths), so nothing
+of an earlier cell is in the cache; prefixes differ at their very front, since blocks are matched from the front.
 
-    >>> from serving_study.prompts import SharedPrefix
+    >>> from serving_study.loads.prompts import SharedPrefix
     >>> SharedPrefix(3001, 20, sequence=True).label
     'sequence,prefix=3001'
 """
@@ -23,8 +22,7 @@ from .. import files, paths
 from ..errors import DatasetError
 from ..models import pages
 
-# Each is one token of most vocabularies when a space precedes it; those that are not, in the vocabulary at hand, are
-# left out.
+# After a space each is one token in most vocabularies; words that are not are left out.
 WORDS = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an "
     "they which one you were all her she there would their we him been has when who will no more if out so "
@@ -35,20 +33,18 @@ WORDS = (
     "while last might us off come since against go came right used take three"
 ).split()
 WORDS_WANTED = 32
-VERSION = 1  # of the way in which prompts are made from a seed: another one makes other prompts, and other results
+VERSION = 1  # of how prompts are made from a seed; another version makes other prompts, hence other results
 
 
 class Exact:
-    """What both kinds have in common: `shared` tokens at the beginning, `own` tokens behind them that no other prompt
-    has.
-    """
+    """What both kinds share: prompts of `shared` tokens and `own` tokens that no other prompt has."""
 
     length_option: ClassVar[str] = "--custom-output-len"
-    sequence: ClassVar[bool] = False  # whether each request's own counters are wanted, which takes a request at a time
+    sequence: ClassVar[bool] = False  # one request at a time, with each request's own counters
 
     @property
     def tokens(self) -> int:
-        """Of each prompt."""
+        """Tokens of each prompt."""
         return self.shared + self.own
 
     @property
@@ -57,7 +53,7 @@ class Exact:
 
     @property
     def sha256(self) -> str:
-        """The digest of what the prompts are made from; the words depend on each cell's seed besides."""
+        """The digest of what the prompts are made from; the words also depend on each cell's seed."""
         return files.key(
             {"kind": type(self).__name__, "version": VERSION, "words": WORDS}
             | {name: value for name, value in asdict(self).items() if value is not None and name != "about_tokens"}
@@ -67,19 +63,19 @@ class Exact:
         return {"name": self.name, "sha256": self.sha256}
 
     def reads(self, load) -> int:
-        """Prompt tokens of the whole load, about."""
+        """Prompt tokens of the load, about."""
         return load.prompts * self.tokens
 
     def sized(self, load, start: dict):
-        """The load as this server's start settles it."""
+        """The load once the server's start has settled its size."""
         return load
 
     def primers(self, load, tokenizer: str, repeat: int) -> list[str]:
-        """Prompts to be sent, and not counted, before the load."""
+        """Prompts that are sent before the load and not counted."""
         return []
 
     def arguments(self, load, tokenizer: str, repeat: int) -> list[str]:
-        """`vllm bench serve`'s options for the data set; writes it."""
+        """`vllm bench serve`'s options for the data set, whose file this writes."""
         file = _file()
         lines = [
             json.dumps({"prompt": text, "output_tokens": load.output_tokens})
@@ -97,10 +93,7 @@ class Exact:
         ]
 
     def texts(self, load, tokenizer: str, repeat: int) -> list[str]:
-        """The prompts in the order in which they are sent.
-
-        Raises DatasetError when the tokenizer cannot make the lengths.
-        """
+        """The prompts in the order of sending. Raises DatasetError when the tokenizer cannot make the lengths."""
         return exact(
             Path(tokenizer),
             self.order(load, repeat),
@@ -110,11 +103,11 @@ class Exact:
         )
 
     def reused(self, block_tokens: int) -> int:
-        """Tokens of a prompt that a cache can give once its prefix is there."""
+        """Tokens of a prompt that a cache can give once its prefix is in it."""
         return pages.cached_tokens(self.shared, self.tokens, block_tokens)
 
     def evidence(self, load, block_tokens: int | None, capacity_tokens: int | None) -> dict:
-        """What a certificate holds the server's counters against; `expected_tokens` are the hits if the cache kept
+        """What a certificate compares the server's counters with; `expected_tokens` are the hits of a cache that keeps
         everything.
         """
         settings = {
@@ -134,10 +127,10 @@ class Exact:
 
 @dataclass(frozen=True)
 class SharedPrefix(Exact):
-    """A share of the requests begin with the same prefix, the others each with one of their own.
+    """A share of the requests begin with the same prefix, the others each with their own.
 
-    With `sequence` they come one by one and the first is cold; without, the prefix is sent once beforehand, so that
-    each of them can find it and the hit rate is the share."""
+    With `sequence` they come one by one and the first is cold; without, the prefix is sent once beforehand, so the hit
+    rate is the share."""
 
     shared: int
     own: int
@@ -149,7 +142,7 @@ class SharedPrefix(Exact):
         return f"sequence,prefix={self.shared}" if self.sequence else f"prefix={self.shared},share={self.share:g}"
 
     def sharing(self, load, repeat: int) -> list[bool]:
-        """Request by request, whether it begins with the shared prefix: exactly the share of them, in a drawn order."""
+        """For each request whether it begins with the shared prefix: exactly the share, in a drawn order."""
         count = round(self.share * load.prompts)
         chosen = set(random.Random(f"{load.seed_of(repeat)}/{self.label}/sharing").sample(range(load.prompts), count))
         return [index in chosen for index in range(load.prompts)]
@@ -165,7 +158,7 @@ class SharedPrefix(Exact):
         )
 
     def repeated(self, load) -> int:
-        """Requests whose prefix was there before."""
+        """The number of requests whose prefix was there before."""
         count = round(self.share * load.prompts)
         return max(0, count - 1) if self.sequence else count
 
@@ -175,10 +168,8 @@ class SharedPrefix(Exact):
 
 @dataclass(frozen=True)
 class WorkingSet(Exact):
-    """So many different prefixes that their blocks are `times` the server's KV cache, each asked for `rounds` times, in
-    the same order.
-
-    How many that is, is settled by the start of each server (`sized`): until then a load has one prefix.
+    """As many prefixes as fill `times` the server's KV cache, each asked for `rounds` times in the same order. The
+    server's start settles their number (`sized`); until then it is 1.
     """
 
     shared: int
@@ -198,7 +189,7 @@ class WorkingSet(Exact):
         return int(self.rounds * self.times * self.about_tokens) if self.prefixes is None else super().reads(load)
 
     def sized(self, load, start: dict):
-        """Raises DatasetError when the server's log had no size of its cache."""
+        """Raises DatasetError when the server's log has no size of its cache."""
         capacity = start.get("kv_cache_tokens")
         if not capacity:
             raise DatasetError(
@@ -217,7 +208,7 @@ class WorkingSet(Exact):
         return load.prompts - (self.prefixes or 1)
 
     def evidence(self, load, block_tokens, capacity_tokens) -> dict:
-        """`working_set_tokens` are those of whole blocks: what would have to stay in the cache."""
+        """`working_set_tokens` are in whole blocks: what would have to stay in the cache."""
         kept = self.reused(block_tokens) if block_tokens else self.shared
         return super().evidence(load, block_tokens, capacity_tokens) | {
             "times": self.times,
@@ -228,10 +219,9 @@ class WorkingSet(Exact):
 
 
 def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, seed: str) -> list[str]:
-    """One prompt a pair (prefix, question) of `order`: the prefix's `shared` tokens and the question's `own`, exactly.
+    """One prompt a pair (prefix, question) in `order`, of exactly `shared` and `own` tokens.
 
-    Raises DatasetError when a text does not come to its length in this tokenizer.
-    """
+    Raises DatasetError when a text does not come to its length in this tokenizer."""
     tokenizer, words = _tokenizer(folder)
     fixed = len(tokenizer.encode("").ids)  # what it puts before every text
     mark = random.Random(seed).getrandbits(24)
@@ -260,7 +250,7 @@ def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, see
 
 
 def forget() -> None:
-    """Remove the prompts of this process's last load: they are made again from their seed at any time."""
+    """Remove this process's last prompts file; its seed can make it again."""
     _file().unlink(missing_ok=True)
 
 

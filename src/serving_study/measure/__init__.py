@@ -1,1 +1,1 @@
-"""A plan, and carrying it out."""
+"""Plans of measurements, and carrying them out."""

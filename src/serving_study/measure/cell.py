@@ -1,4 +1,4 @@
-"""Measuring one cell: a load on a server that is up, counters before and after it, the evidence, the certificate.
+"""Measuring one cell: a load on a running server, its counters before and after, the evidence, the certificate.
 
 >>> measure_cell(run, cell, server, generator, timing)               # doctest: +SKIP
 """
@@ -8,7 +8,7 @@ import time
 from .. import engines, files
 from ..engines import logs
 from ..errors import LoadError, ServerError
-from ..hardware import hosts
+from ..hardware.sampler import Sampler
 from ..loads import Generator, Load
 from ..results.store import Run
 from ..servers import client, lifetime, metrics
@@ -46,7 +46,7 @@ def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timi
     engine, mechanism = engines.get(cell.arm.engine), mechanisms.of(cell.arm.technique)
     before = _scrape(server)
     looked = mechanism.look(cell.arm, server, server.host, before)
-    with hosts.Sampler(server.host) as sampler:
+    with Sampler(server.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     after = _scrape(server)
     result, requests = records.split(answer["result"], answer.get("watched"))
@@ -93,7 +93,7 @@ def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timi
     evidence["certificate"] = mechanisms.certify(evidence, requests)
     run.write_cell(evidence, requests)
     timing["load"] += load_s
-    if not evidence["server"]["alive"]:  # every later cell of a dead engine would be 0
+    if not evidence["server"]["alive"]:  # all later cells of a dead engine would be 0
         server.require_alive(client.LAST_WORDS_S)
         raise ServerError(
             f"{cell.name}: the server does not answer after the load",

@@ -1,8 +1,7 @@
-"""What a section measures on a host, decided before anything starts: arms x loads x repeats, the key of each cell, and
-the seconds that they are expected to take.
+"""What a section measures on a host, decided before anything starts: arms × loads × repeats, keys, expected seconds.
 
-A cell's key is the digest of what decides its result, so that an upgraded engine or another machine never mixes with
-what was measured before. What can mislead: an estimate comes from what this host took before, and else from its kind.
+A cell's key is the digest of what decides its result, so an upgraded engine or another machine never mixes with earlier
+measurements. What can mislead: an estimate comes from what this host took before, else from its kind of host.
 
     >>> from serving_study.chapters import sections
     >>> sections.plan(3).pending(store.Store("cpu", 3))            # doctest: +SKIP
@@ -59,7 +58,7 @@ class Plan:
         return tuple(load for load in self.loads if arm.name not in self.only or load.name in self.only[arm.name])
 
     def provenance(self) -> dict:
-        """What decides a result beside arm, load and repeat, and whose results folder it is in."""
+        """What decides a result beside arm, load and repeat: host, engine, results folder."""
         return {
             "host": self.host.identity(),
             "environment": self.environment.identity(),
@@ -67,25 +66,24 @@ class Plan:
         }
 
     def identity_of(self, arm: Arm) -> dict:
-        """What decides a result of an arm: itself, the versions of its engine where the environment is not known by it
-        and of what it needs beside it, and the variables of the caller that reach its server; each only where there are
-        any.
+        """What decides an arm's results: the arm, its engine's version where that is not the environment's, the
+        versions of what it needs beside the engine, and the caller's variables that reach its server.
         """
         needed = {name: self.environment.versions.get(name) for name in arm.distributions}
         version = engines.get(arm.engine).version(self.environment.versions)
         if given := variables.deciding():
             set_here = engines.get(arm.engine).environment(arm.server, self.host, self.environment.python)
             given = {name: value for name, value in given.items() if name == "LD_PRELOAD" or name not in set_here}
-        told = {"engine_version": version if version != self.environment.vllm else None}
-        told |= {"distributions": needed, "variables": given}
-        return arm.identity() | {name: value for name, value in told.items() if value}
+        identity = {"engine_version": version if version != self.environment.vllm else None}
+        identity |= {"distributions": needed, "variables": given}
+        return arm.identity() | {name: value for name, value in identity.items() if value}
 
     def engine_in_words(self) -> str:
-        """The engine and its version, of which arms there are."""
+        """The engines of the arms with their versions."""
         return engines.in_words([arm.engine for arm in self.arms] or ["vllm"], self.environment.versions)
 
     def cells(self, arm: Arm) -> list[Cell]:
-        """The arm's cells in the order in which they are measured."""
+        """The arm's cells in the order of measurement."""
         base, identity = self.provenance(), self.identity_of(arm)
         cells = [
             Cell(self.section, arm, load, repeat, files.key(base, identity, load.identity(), {"repeat": repeat}))
@@ -99,7 +97,7 @@ class Plan:
         return files.key(self.provenance(), self.identity_of(arm))
 
     def estimate(self, known: Store, pending: dict[str, list[Cell]]) -> "Estimate":
-        """Seconds for each start and cell, from what this host took before, else from its kind."""
+        """Expected seconds of each start and cell, from what this host took before, else from its kind."""
         starts = [
             start["figures"]["startup_s"]
             for start in known.starts_by_key().values()
@@ -107,10 +105,10 @@ class Plan:
         ]
         cells = {}
         columns = known.summaries().columns
-        told = ("arm", "load", "concurrency", "prompts", "cell_s")
-        for arm, load, concurrency, prompts, seconds in zip(*(columns[name] for name in told), strict=True):
-            for told_by in (load, (concurrency, prompts)):
-                cells.setdefault((arm, told_by), []).append(seconds)
+        names = ("arm", "load", "concurrency", "prompts", "cell_s")
+        for arm, load, concurrency, prompts, seconds in zip(*(columns[name] for name in names), strict=True):
+            for load_key in (load, (concurrency, prompts)):
+                cells.setdefault((arm, load_key), []).append(seconds)
         start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
         if self.starts_in_pairs():
             start_s *= 0.6
@@ -136,10 +134,8 @@ class Plan:
         )
 
     def starts_in_pairs(self) -> bool:
-        """Whether the next arm's server may do its imports beside this one: on a CPU, with two cores, a port of its own
-        and the memory.
-
-        Never on a GPU, where each engine sizes its memory by what it finds free.
+        """Whether the next arm's server may import beside the present one: on a CPU with two cores, a port of its own
+        and the memory. Never on a GPU, where an engine sizes its memory by what is free.
         """
         wanted = (
             max((preflight.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0)
@@ -148,7 +144,7 @@ class Plan:
         return not self.host.gpus and self.host.cpus > 1 and not self.port and wanted <= self.host.free_memory_gib
 
     def pending(self, known: Store, fresh: bool = False) -> dict[str, list[Cell]]:
-        """Arm name to the cells that are not measured yet; arms that cannot run here are left out."""
+        """Arm name to the cells that are not measured yet, without arms that cannot run here."""
         have = {} if fresh else known.by_key()
         return {
             arm.name: [cell for cell in self.cells(arm) if cell.key not in have]
@@ -159,7 +155,7 @@ class Plan:
 
 @dataclass
 class Estimate:
-    """Seconds that a start and each pending cell are expected to take."""
+    """Expected seconds of a start and of each pending cell."""
 
     start_s: float
     cell_s: dict[str, float]
@@ -169,7 +165,7 @@ class Estimate:
 
 
 def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
-    """Print arms × cells, what is measured already, what cannot run here and why; returns the estimated minutes."""
+    """Print arms × cells: what is measured already, what cannot run here and why. Returns the estimated minutes."""
     pending = plan.pending(known, fresh)
     estimate = plan.estimate(known, pending)
     loads = ", ".join(

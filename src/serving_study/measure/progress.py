@@ -1,10 +1,8 @@
-"""How far a run is: a bar for the terminal or the notebook, and `status.json` in the run's folder for whoever watches
-from elsewhere.
+"""The progress of a run: a bar on the terminal or in the notebook, and `status.json` in the run's folder.
 
 `status.json` has `section`, `run`, `state` (`running`, then `done`, `failed` or `interrupted`), `doing`, `arm`, `cell`,
-`done_cells` of `cells`, `spent_s`, `left_s` and `at`. What can mislead: it moves with the bar, so that during a long
-load it is as old as that load; and a process that was killed leaves `running`, until the next run of its section says
-`interrupted` in its place.
+`done_cells` of `cells`, `spent_s`, `left_s` and `at`. What can mislead: it changes with the bar, so during a long load
+it is as old as that load; a killed process leaves `running` until the next run of its section writes `interrupted`.
 
     >>> with Progress(3, run, total_s=90.0, cells=4) as progress:                            # doctest: +SKIP
     ...     progress.show("server starting", arm="baseline")
@@ -29,11 +27,10 @@ WRITE_EVERY_S = 1.0
 
 
 class Progress:
-    """A bar that names arm and cell and knows the time left, on the terminal of `serving-study run` or in the notebook,
-    and the same in `status.json`. A context manager: how it is left is the last state.
+    """A bar with arm, cell and time left, on the terminal of `serving-study run` or in the notebook, and the same in
+    `status.json`. A context manager; how it is left becomes the last state.
 
-    `serving-study run` passes its terminal's place in SERVING_STUDY_PROGRESS, since a notebook's kernel has none.
-    """
+    `serving-study run` passes its terminal in SERVING_STUDY_PROGRESS, since a notebook's kernel has none."""
 
     def __init__(self, section: int | str, run: Run, total_s: float, cells: int):
         place = os.environ.get("SERVING_STUDY_PROGRESS")
@@ -68,13 +65,13 @@ class Progress:
 
     @property
     def left_s(self) -> float:
-        """Seconds expected to be left, at the pace so far."""
+        """Expected seconds left, at the pace so far."""
         spent = time.monotonic() - self.began
         pace = max(0.5, min(2.0, spent / self.done_s)) if self.done_s > 20 else 1.0
         return max(0.0, self.total_s - self.done_s) * pace
 
     def show(self, doing: str, *, arm: str, cell: str | None = None) -> None:
-        """Say what is being done, with which arm, or that a cell of it is being measured."""
+        """Show what is being done, for which arm and cell."""
         self._doing = {"doing": doing, "arm": arm, "cell": cell}
         left_s = self.left_s
         self._bar.set_description_str(
@@ -85,7 +82,7 @@ class Progress:
         self._tell(RUNNING)
 
     def advance(self, seconds: float, cell: bool = False) -> None:
-        """Count what was expected to take `seconds` as done, and with `cell` one cell more."""
+        """Count what was expected to take `seconds` as done, and with `cell` one more cell."""
         self.done_s += seconds
         self.done_cells += cell
         self._bar.update(min(seconds, max(0.0, self._bar.total - self._bar.n)))
@@ -109,10 +106,8 @@ class Progress:
 
 
 class _Status:
-    """The file: written at once or, within a second of the last time, when that second is over; a state that ends the
-    run at once.
-
-    A disk that does not take it does not end the run: what is measured says so itself.
+    """`status.json`: written at most once a second, a final state at once. A disk that refuses it does not end the
+    run.
     """
 
     def __init__(self, file: Path, header: dict):
@@ -147,7 +142,9 @@ class _Status:
 
 
 def mark_interrupted(known: Store) -> None:
-    """Put `interrupted` where a run's status says `running`: the caller holds the folder's lock, so that none runs."""
+    """Write `interrupted` where a status says `running`; the caller holds the folder's lock, so no such run is
+    alive.
+    """
     for file in known.folder.glob(f"*/{STATUS}"):
         with contextlib.suppress(StoreError):
             status = files.read(file)

@@ -1,5 +1,5 @@
-"""What a run leaves on disk beside its cells: `run.json`, each arm's `start.json`, and a load's result split into its
-figures and one record a request; and `Results`, all of a plan that is measured.
+"""What a run leaves beside its cells: `run.json`, each arm's `start.json`, and a load's result split into figures and
+one record a request; and `Results`, a plan's measurements.
 
     >>> Results(plan, store.Store("cpu", 3)).starts()              # doctest: +SKIP
 """
@@ -22,7 +22,7 @@ from .plan import Cell, Plan
 
 @dataclass
 class Results:
-    """What a plan's cells came to: measured now or found in the store."""
+    """What a plan's cells came to, measured now or before."""
 
     plan: Plan
     store: Store
@@ -33,7 +33,7 @@ class Results:
         return self.files.get(cell.key)
 
     def frame(self) -> pandas.DataFrame:
-        """One row a cell that there is, in the plan's order of arms, with `file` beside the columns of cells.csv."""
+        """One row a measured cell, in the plan's order of arms: the columns of cells.csv and `file`."""
         rows = []
         for arm in self.plan.arms:
             for cell in sorted(self.plan.cells(arm), key=lambda cell: (cell.load.concurrency, cell.repeat)):
@@ -50,7 +50,7 @@ class Results:
         return pandas.DataFrame(rows, columns=[*store.START_COLUMNS, "phases"])
 
     def timing(self) -> pandas.DataFrame:
-        """Where the time of each run that gave these cells went: `run`, `phase`, `seconds`."""
+        """Where the time of the runs that gave these cells went: `run`, `phase`, `seconds`."""
         names = {file.relative_to(self.store.folder).parts[0] for file in self.files.values()}
         rows = []
         for run in self.store.runs():
@@ -61,7 +61,7 @@ class Results:
 
 
 def record_of(plan: Plan) -> dict:
-    """What run.json says of a plan when it begins."""
+    """A plan's run.json when a run begins."""
     return {
         "schema": store.SCHEMA,
         "host": plan.host.as_dict(),
@@ -85,7 +85,7 @@ def record_of(plan: Plan) -> dict:
 
 
 def write_timing(run: Run, record: dict, timing: dict[str, float]) -> None:
-    """run.json with the time so far, after each arm."""
+    """Write the time so far into run.json, after each arm."""
     files.write(
         run.folder / "run.json",
         record | {"timing": {name: round(seconds, 3) for name, seconds in timing.items()}, "ended": files.now()},
@@ -161,7 +161,7 @@ def failure_of(error: StudyError, after_s: float) -> dict:
 
 
 def weights(arm: Arm, start: dict) -> dict:
-    """Weight bytes from the files where the engine's log does not print them (vLLM's CPU build)."""
+    """Bytes of the weight files, where the engine's log does not have them (vLLM's CPU build)."""
     if "weights_gib" in start:
         return {"weights_source": "log"}
     sizes = [model.weights_gib for model in (arm.model, arm.draft) if model]
@@ -177,11 +177,10 @@ def weights(arm: Arm, start: dict) -> dict:
 
 
 def split(result: dict, watched: list[dict] | None = None) -> tuple[dict, list[dict]]:
-    """A load's result without its long lists, and one record a request; times in seconds from the first request's
+    """A load's result without its long lists, and one record a request, with times in seconds from the first request's
     start.
 
-    Where requests came one by one, `counters` has what each of them added to the server's.
-    """
+    Where requests came one by one, `counters` is what each added to the server's."""
     rows = {
         name: result.pop(name, [])
         for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")

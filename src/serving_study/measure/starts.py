@@ -1,10 +1,8 @@
-"""Plans that start servers and send them no load: each is started as configured, what it says of its memory is kept,
-and the next one comes.
+"""Plans that only start servers: each is started as configured, its memory figures are kept, and it is ended.
 
-For figures that a start settles: how many tokens the KV cache holds. A start that the engine itself refuses is a
-result, and stands like one that succeeds; one that this machine stood in the way of (too little memory free, a
-deadline) is tried again. What can mislead: on a CPU the KV cache is as large as it was told to be, on a GPU what
-weights and the profiling run leave.
+For figures that a start settles, such as the tokens that the KV cache holds. A start that the engine refuses is a
+result; one that failed because of this machine (too little free memory, a deadline) is tried again. What can mislead:
+on a CPU the KV cache has the configured size, on a GPU what weights and the profiling run leave.
 
     >>> from serving_study.chapters import sections
     >>> from serving_study.measure import starts
@@ -35,16 +33,15 @@ def stands(start: dict | None) -> bool:
 
 
 def pending(plan: Plan, known: Store, fresh: bool = False) -> list[Arm]:
-    """The arms that are to be started: those without a result, and with `fresh` all that can be."""
+    """The arms to be started: those without a result, with `fresh` all that can be."""
     recorded = {} if fresh else known.starts_by_key()
     return [arm for arm in plan.arms if not arm.unsupported and not stands(recorded.get(plan.arm_key(arm)))]
 
 
 def run(plan: Plan, *, fresh: bool = False) -> Results:
-    """Start what has no result yet, one server after the other, and return all of it.
+    """Start what has no result yet, one server after the other, and return all results.
 
-    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
-    recorded."""
+    Raises StoreError when results cannot be written or another run holds the folder; failures of arms are recorded."""
     known = Store(plan.host.name, plan.section)
     result = Results(plan, known)
     if not plan.arms:
@@ -88,7 +85,7 @@ def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupporte
 
 
 def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
-    """One server's life, and its record; returns why it failed.
+    """One server's life and its record; returns why it failed.
 
     What fails once the figures are known (memory that does not come back) is added to the record of a good start.
     """
@@ -120,7 +117,9 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
 
 
 def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
-    """Print what is started, what has a result already, what cannot run here and why; returns the estimated minutes."""
+    """Print what is started, what has a result already, and what cannot run here and why; returns the estimated
+    minutes.
+    """
     wanted = {arm.name for arm in pending(plan, known, fresh)}
     say(f"section {plan.section} on {plan.host.name} with {plan.engine_in_words()}; results in {known.folder}")
     width = max((len(arm.name) for arm in plan.arms), default=0)

@@ -1,7 +1,7 @@
-"""Carrying out a plan: arm by arm, what the store does not have, and what goes wrong without stopping the rest.
+"""Carrying out a plan, arm by arm: only what the store lacks, and without stopping at a failed arm.
 
-One server's life holds all cells of an arm, in an order shuffled by a recorded seed. An arm that fails is recorded with
-its cause and the next one starts; a server that dies in the middle is started once more.
+All cells of an arm are measured within one server's life, in an order shuffled by a recorded seed. A failed arm is
+recorded with its cause and the next one starts; a server that dies meanwhile is started once more.
 
     >>> from serving_study.chapters import sections
     >>> from serving_study.measure import sweep
@@ -35,8 +35,7 @@ from .records import Results, StartRecord
 def run(plan: Plan, *, fresh: bool = False) -> Results:
     """Measure what is missing of `plan` and return all of it.
 
-    Raises StoreError when results cannot be written or another run holds the folder; failures of single arms are
-    recorded."""
+    Raises StoreError when results cannot be written or another run holds the folder; failures of arms are recorded."""
     known = Store(plan.host.name, plan.section)
     with known.lock(), templates.kept():
         store.name_results_folder()
@@ -162,8 +161,7 @@ def _measure_arm(
     progress: Progress,
     timing: dict,
 ) -> None:
-    """All cells of an arm within one server's life; a server that dies is started once more, for the cells that are
-    left.
+    """All cells of an arm within one server's life; a server that dies is started once more for the rest.
 
     Whatever fails ends this arm alone, with its cause on record beside the figures of its start where it had one;
     StoreError ends the sweep.

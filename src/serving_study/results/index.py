@@ -1,10 +1,9 @@
-"""What each cell file of a section came to, kept in `.cache/results-index/`, so that a question reads only the cells
-that changed since the last one.
+"""What the cells of a section came to, kept in `.cache/results-index/`, so that only changed cells are read again.
 
-The index is derived and may be deleted at any time. It is compared with the folder at every question: a cell file that
-is new, or whose size, inode or times are others than when it was read, is read again, and one that is gone is left out.
-An index made by other code of the harness, or damaged, is made anew. What can mislead: two writes within one tick of a
-file system's clock look alike, so that a file which changed in the last `SETTLED_S` is not kept.
+The index is derived and may be deleted. At every question it is compared with the folder: a new cell file, or one whose
+size, inode or times changed, is read; a deleted one is left out; an index of other code, or a damaged one, is rebuilt.
+What can mislead: two writes within one tick of a file system's clock look alike, so a file that changed in the last
+`SETTLED_S` is not kept.
 
     >>> from serving_study.results import index
     >>> index.summaries(Path("results/h200x1/section-3"), lambda file: {"bytes": 9104}, ["bytes"])  # doctest: +SKIP
@@ -25,16 +24,15 @@ from .. import files, paths
 from ..errors import StoreError
 
 SETTLED_S = 2.0
-FEWEST = 500  # cells whose index is worth a file: fewer are read in a tenth of a second
+FEWEST = 500  # cells from which on an index is kept: fewer are read in a tenth of a second
 CELL_FILE = re.compile(r"repeat=.*(?<!\.requests)\.json")
 
 
 def summaries(folder: Path, read: Callable[[Path], dict], names: Sequence[str]) -> dict[str, list]:
-    """Columns with one entry a cell file, oldest run first: `path` within `folder`, and the `names` of what `read` says
-    of it, which is called for the files that changed.
+    """Columns with one entry a cell file, oldest run first: `path` within `folder`, and the `names` that `read` returns
+    for a file; it is called for changed files only.
 
-    Raises what `read` does, for a damaged cell.
-    """
+    Raises what `read` raises for a damaged cell."""
     kept = _load(folder, names)
     place_of = {path: place for place, path in enumerate(kept["path"])}
     settled_ns = time.time_ns() - int(SETTLED_S * 1e9)
@@ -66,8 +64,8 @@ def summaries(folder: Path, read: Callable[[Path], dict], names: Sequence[str]) 
 
 
 def cell_files(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """Path within `folder` of each `RUN/cells/ARM/LOAD/repeat=N.json` of a run with a run.json, the file's state (size,
-    inode, times of content and of inode), and when it changed last (ns).
+    """Of each `RUN/cells/ARM/LOAD/repeat=N.json` of a run with a run.json: its path within `folder`, its state (size,
+    inode, times of content and inode), and its last change (ns).
     """
     for run in _folders(folder):
         if not (folder / run / "run.json").is_file():
@@ -92,12 +90,12 @@ def _folders(folder: Path) -> list[str]:
 
 
 def file_of(folder: Path) -> Path:
-    """Where the index of a section's folder lies."""
+    """The index file of a section's folder."""
     return paths.CACHE / "results-index" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]}.json"
 
 
 def _load(folder: Path, names: Sequence[str]) -> dict[str, list]:
-    """The columns kept: `path`, `state` and `names`; empty ones where there is no index that can be used."""
+    """The kept columns: `path`, `state` and `names`; empty ones without a usable index."""
     wanted = ("path", "state", *names)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         index = json.loads(file_of(folder).read_bytes())
@@ -108,7 +106,7 @@ def _load(folder: Path, names: Sequence[str]) -> dict[str, list]:
 
 
 def _save(folder: Path, columns: dict[str, list]) -> None:
-    """Keep the index; a cache that cannot be written keeps none."""
+    """Keep the index, if the cache can be written."""
     with contextlib.suppress(StoreError):
         files.write(file_of(folder), json.dumps({"made_by": _made_by(), "columns": columns}, separators=(",", ":")))
 

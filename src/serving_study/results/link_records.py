@@ -1,4 +1,4 @@
-"""What connects a host's GPUs, and what that carries, kept beside a section's runs (`links.json`)."""
+"""A host's GPU links and what they carry, kept beside a section's runs (`links.json`)."""
 
 from pathlib import Path
 
@@ -9,11 +9,7 @@ from . import store
 
 
 def of(plan, *, again: bool = False) -> dict:
-    """This host's links as a section keeps them beside its runs (`links.json`): `here`, and what was `measured`;
-    measured once.
-
-    A measurement that fails is recorded as `failed`, with the reason.
-    """
+    """This host's `links.json`, written on first use: `links.here`, and what was `measured`, or why that `failed`."""
     file = store.Store(plan.host.name, plan.section).folder / "links.json"
     if file.is_file() and not again:
         return files.read(file)

@@ -1,9 +1,8 @@
-"""What records of earlier releases do not say, or say in other words: read, they are as today's.
+"""Reads records of earlier releases as today's.
 
-Counters had the engine's own names, and an arm was known by its name; it says what it is in columns
-(`servers.arm.COLUMNS`). Where a record lacks those they come from the command that its server was started with, else
-from the arm's name: no other module reads one, but for `reference`, whose source has nothing else. Nothing on disk is
-rewritten, so that a published cell stays what was published.
+Counters had the engine's own names, and an arm was known only by its name; today it says what it is in columns
+(`servers.arm.COLUMNS`). Missing columns come from the command that the server was started with, else from the arm's
+name; apart from `reference`, no other module parses names. Nothing on disk is rewritten.
 
     >>> renamed({"vllm:prefix_cache_hits_total": 16.0, "finished": {"length": 1.0}})
     {'prefix_hits': 16.0, 'finished': {'length': 1.0}}
@@ -49,7 +48,7 @@ SPLITS = re.compile(
 )
 NOTHING = {"technique": "none", "k": 0, "tp": 1, "pp": 1, "dp": 1, "ep": False, "replicas": 1}
 FLAGS = {"--tensor-parallel-size": "tp", "--pipeline-parallel-size": "pp", "--data-parallel-size": "dp"}
-STARTS_ONLY = ("7-hybrid",)  # sections whose arms get no load, and so show no technique
+STARTS_ONLY = ("7-hybrid",)  # sections without loads, whose arms show no technique
 OFFLOADS = ("--kv-offloading-size", "--kv-transfer-config")
 
 
@@ -64,20 +63,18 @@ def current(record: dict) -> dict:
 
 
 def arm_columns(record: dict, cell_file: Path | None = None) -> dict:
-    """The columns of the arm of a stored cell or start; `cell_file` says where a cell lies, beside whose run the
-    command of its start is.
-    """
+    """The arm's columns of a stored cell or start; `cell_file` is where a cell lies, beside its arm's start."""
     if all(name in record for name in COLUMNS):
         return {name: record[name] for name in COLUMNS}
     command = record.get("command") or (_command(cell_file.parents[3], record["arm"]) if cell_file else ())
-    told = of_name(record["arm"]) | (_of_command(command) if command else {})
+    columns = of_name(record["arm"]) | (_of_command(command) if command else {})
     if record.get("section") in STARTS_ONLY:
-        told["technique"] = "none"
-    return told | {name: record[name] for name in COLUMNS if record.get(name) is not None}
+        columns["technique"] = "none"
+    return columns | {name: record[name] for name in COLUMNS if record.get(name) is not None}
 
 
 def with_arm_columns(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """`frame` with those of COLUMNS that it lacks, from its arms' names."""
+    """`frame` with the missing ones of COLUMNS, from its arms' names."""
     named = {arm: of_name(arm) for arm in dict.fromkeys(frame["arm"])}
     missing = [name for name in COLUMNS if name not in frame]
     return frame.assign(
@@ -89,8 +86,9 @@ def with_arm_columns(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def of_name(arm: str) -> dict:
-    """COLUMNS of an arm by its name alone: `draft-k3-truncated`, `7b-tp2`, `baseline-again`; without more, one plain
-    server."""
+    """COLUMNS of an arm from its name alone: `draft-k3-truncated`, `7b-tp2`, `baseline-again`; any other is one plain
+    server.
+    """
     repeat_of = arm.removesuffix(AGAIN) if arm.endswith(AGAIN) else None
     columns = dict.fromkeys(COLUMNS) | NOTHING | {"repeat_of": repeat_of}
     if match := SPECULATES.fullmatch(repeat_of or arm):
@@ -111,7 +109,7 @@ def of_name(arm: str) -> dict:
 
 
 def _of_command(command: tuple[str, ...] | list[str]) -> dict:
-    """What a server's command line says of its arm."""
+    """The columns that a server's command line tells."""
     words = list(command)
     options = dict(zip(words, words[1:], strict=False))
     columns = {name: int(options[flag]) for flag, name in FLAGS.items() if flag in options}
@@ -136,6 +134,6 @@ def _of_command(command: tuple[str, ...] | list[str]) -> dict:
 
 @functools.lru_cache(maxsize=1024)
 def _command(run: Path, arm: str) -> tuple[str, ...]:
-    """The command of an arm's start; empty where none is stored."""
+    """The command of an arm's start; empty without one on disk."""
     file = run / "arms" / arm / "start.json"
     return tuple(files.read(file).get("command") or ()) if file.is_file() else ()

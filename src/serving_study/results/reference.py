@@ -1,9 +1,8 @@
-"""The reference study's published figures, read from `data/reference/section-N.csv`.
+"""The reference study's published figures, read from `data/reference/section-N.csv`: one row a figure.
 
-One long table: a row is one figure, its key everything but the value. What can mislead: the figures are the study's own
-roundings, so a multiple recomputed from them can differ from a printed one in its last digit; the hosts `arithmetic`,
-`model-card` and `several` were not measured on one machine; and `data/reference/README.md` lists where the study's
-prose disagrees with its tables. Percentages and multiples are never stored: they are recomputed.
+What can mislead: figures are the study's own roundings, so a recomputed multiple can differ from a printed one in its
+last digit; the hosts `arithmetic`, `model-card` and `several` are no single machine; `data/reference/README.md` lists
+where the study's prose disagrees with its tables. Percentages and multiples are not stored but recomputed.
 
     >>> reference.load(3)         # doctest: +SKIP
 """

@@ -1,7 +1,7 @@
-"""Which source made a result: the checkout's commit, and a digest of what ran.
+"""The source of a result: the checkout's commit, and a digest of what ran.
 
-The commit alone says little of a checkout with changes (`+`); the digest is of the contents themselves, the harness's
-modules and the section's notebook, and is the same wherever they are the same. Neither decides a cell's key.
+A commit says little of a checkout with changes (`+`). The digest is of the contents: the harness's modules and the
+section's notebook. Neither decides a cell's key.
 
     >>> from serving_study.results import sources
     >>> sources.digest(3)                                                                     # doctest: +SKIP
@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def git_commit() -> str | None:
-    """The checkout's commit, with `+` when it has changes; None outside a checkout, and where there is no git."""
+    """The checkout's commit, with `+` when it has changes; None outside a checkout or without git."""
     try:
         run = subprocess.run(
             ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty=+", "--abbrev=12"],
@@ -32,8 +32,8 @@ def git_commit() -> str | None:
 
 
 def digest(section: int | str) -> str:
-    """The sha256 of every module of this package and of the section's notebook where it has one, by name and content,
-    in the order of their names; line ends count as one.
+    """The SHA-256 over names and contents of this package's modules and the section's notebook, in the order of names;
+    all line ends count as one.
     """
     sha256 = hashlib.sha256()
     for name, file in sorted(files(section).items()):
@@ -43,7 +43,7 @@ def digest(section: int | str) -> str:
 
 
 def files(section: int | str) -> dict[str, Path]:
-    """What `digest` reads, by name in the checkout: `src/serving_study/…` and `notebooks/…`."""
+    """The files that `digest` reads, by name in the checkout: `src/serving_study/…` and `notebooks/…`."""
     modules = {f"src/serving_study/{file.relative_to(PACKAGE).as_posix()}": file for file in PACKAGE.rglob("*.py")}
     return modules | {f"notebooks/{file.name}": file for file in _notebooks(section)}
 

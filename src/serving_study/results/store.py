@@ -1,12 +1,10 @@
-"""Results on disk: `data/results/HOST/section-N/RUN/`, every file whole or absent, every cell under the key of what
-decided it.
+"""Results on disk: `data/results/HOST/section-N/RUN/`, every file whole or absent, every cell under its key.
 
-`run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are what was measured; `cells.csv` and `starts.csv`
-are derived from them at any time (`rebuild`). HOST is a host's name (`hosts.Host.name`): a folder is one machine's, and
-where cells of several are in one, as of two machines with the same card, `newest` is of the machine of the newest cell.
-The records of a cell's requests lie beside it in `repeat=N.requests.json` and are written first, so that a cell that is
-there is complete. Cells of all runs of a host and section are found by key, which is why a run that was killed loses
-only the cell in flight.
+`run.json`, `arms/ARM/start.json` and `cells/ARM/LOAD/repeat=N.json` are measurements; `cells.csv` and `starts.csv` are
+derived from them (`rebuild`). A cell's requests are in `repeat=N.requests.json`, written before the cell, so a cell
+that exists is complete. Cells are found by key over all runs, so a killed run loses only the cell in flight. What can
+mislead: HOST is a host's name (`hosts.Host.name`), which two machines with the same card share; `newest` keeps those of
+the newest cell's machine.
 
     >>> from serving_study.results import store
     >>> store.Store("h200x1", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
@@ -32,7 +30,7 @@ from ..servers.arm import COLUMNS
 from . import certificates, index, old_cells
 
 SCHEMA = 1
-NEWEST = "newest"  # in place of a model or a temperature: those of the newest cell
+NEWEST = "newest"  # for a model or a temperature: the newest cell's
 FOLDER_ID = ".results-folder-id"
 METRICS = (
     "completed failed duration request_throughput output_throughput total_token_throughput "
@@ -80,17 +78,15 @@ START_COLUMNS = (
 
 
 def results_folder_id() -> str | None:
-    """Whose results folder this is: a random name kept in it and never published, which a cell's key contains.
+    """The random name of this results folder, part of every cell's key; None until `name_results_folder`.
 
-    Without it a fresh clone on equal hardware would take the published cells for its own measurement. It says nothing
-    of the machine, which `hosts.Host.identity` does. None until `name_results_folder`.
-    """
+    It is never published: without it, a fresh clone on equal hardware would take the published cells for its own."""
     file = paths.RESULTS / FOLDER_ID
     return file.read_text().strip() if file.is_file() else None
 
 
 def name_results_folder() -> None:
-    """Give this results folder its name, once."""
+    """Give this results folder its name, if it has none."""
     if results_folder_id() is None:
         files.write(paths.RESULTS / FOLDER_ID, uuid.uuid4().hex)
 
@@ -130,7 +126,7 @@ class Run:
 
 
 class Cells:
-    """What all stored cells of a section come to, oldest run first, without their requests and evidence."""
+    """What all stored cells of a section come to, oldest run first, without requests and evidence."""
 
     def __init__(self, folder: Path):
         self.folder, self.columns = folder, index.summaries(folder, _summary, INDEXED)
@@ -140,11 +136,11 @@ class Cells:
         return len(self.runs)
 
     def frame(self) -> pandas.DataFrame:
-        """One row a cell: CELL_COLUMNS, the seconds that it took, its load's prompts, its file's path in the folder."""
+        """One row a cell: CELL_COLUMNS, the seconds it took, its load's prompts, its file's path in the folder."""
         return pandas.DataFrame(self.columns if len(self) else None, columns=[*INDEXED, "path"])
 
     def of_runs(self, runs: set[str]) -> int:
-        """How many are of these runs."""
+        """The number of cells of these runs."""
         return sum(run in runs for run in self.runs)
 
 
@@ -185,7 +181,7 @@ class Store:
             yield self
 
     def new_run(self) -> Run:
-        """A folder of its own, named by the time."""
+        """A new run, named by the time."""
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
         name, count = stamp, 1
         while (self.folder / name).exists():
@@ -205,9 +201,7 @@ class Store:
         return Cells(self.folder)
 
     def by_key(self) -> dict[str, Path]:
-        """Cell files by key, the newest run's where several have it; a cell whose server was dead afterwards is not
-        counted as measured.
-        """
+        """Cell files by key, the newest where several have it, without cells whose server was dead afterwards."""
         columns = self.summaries().columns
         newest = {
             key: path
@@ -217,9 +211,7 @@ class Store:
         return {key: self.folder / path for key, path in newest.items()}
 
     def starts_by_key(self) -> dict[str, dict]:
-        """Start records by the arm's key, newest last wins; one that failed and has no figures has those of the last
-        that was good.
-        """
+        """The newest start record by the arm's key; a failed one without figures has those of the last good start."""
         starts = {}
         for run in self.runs():
             for file in run.start_files():
@@ -233,10 +225,8 @@ class Store:
         return self.summaries().frame()[list(CELL_COLUMNS)]
 
     def newest(self, *, model: str | None = NEWEST, temperature: float | None = NEWEST) -> pandas.DataFrame:
-        """The newest cell of each arm, load and repeat, with `file`: of the newest cell's model and temperature, unless
-        others are asked for.
-
-        Cells that another machine made than the newest one are left out; `left_out` says which.
+        """The newest cell of each arm, load and repeat, with `file`, of the newest cell's machine; `left_out` tells
+        which others there are. Model and temperature are the newest cell's unless given.
         """
         cells = self.summaries()
         records, newest = self._run_records(), self._newest_run(cells)
@@ -254,18 +244,14 @@ class Store:
         return frame[list(CELL_COLUMNS)].assign(file=file)
 
     def newest_starts(self) -> dict[str, dict]:
-        """The newest start record of each arm, of the machine and model of the newest run."""
+        """The newest start record of each arm, of the newest run's machine and model."""
         records, newest = self._run_records(), self._newest_run()
         left_out = _elsewhere(records, newest) | _of_another_model(records, newest, NEWEST)
         start_files = (file for run in self.runs() if run.name not in left_out for file in run.start_files())
         return {start["arm"]: start for start in map(files.read, start_files)}
 
-    def machine(self) -> Host | None:
-        """The machine of the newest run that measured something; None where no run says it."""
-        return _machines(self._run_records()).get(self._newest_run())
-
     def left_out(self) -> str:
-        """What `newest` leaves out since another machine made it, in words; empty where it leaves out nothing."""
+        """What `newest` leaves out because another machine made it, in words; empty where nothing is."""
         cells, records = self.summaries(), self._run_records()
         runs = _elsewhere(records, self._newest_run(cells))
         if not runs:
@@ -278,13 +264,13 @@ class Store:
         )
 
     def cells_elsewhere(self) -> int:
-        """How many cells `newest` leaves out since another machine made them."""
+        """The number of cells that `newest` leaves out because another machine made them."""
         cells = self.summaries()
         runs = _elsewhere(self._run_records(), self._newest_run(cells))
         return cells.of_runs(runs)
 
     def cells_of_another_model(self) -> int:
-        """How many cells `newest` leaves out since they are of another model, of this machine's own."""
+        """The number of this machine's cells that `newest` leaves out because they are of another model."""
         cells, records = self.summaries(), self._run_records()
         newest = self._newest_run(cells)
         runs = _of_another_model(records, newest, NEWEST) - _elsewhere(records, newest)
@@ -295,15 +281,15 @@ class Store:
         return {run.name: files.read(run.folder / "run.json") for run in self.runs()}
 
     def _newest_run(self, cells: Cells | None = None) -> str | None:
-        """The run of the newest cell (of `cells`, where they are known), else the last that started a server."""
+        """The run of the newest cell (of `cells`, if given), else the last run that started a server."""
         cells = self.summaries() if cells is None else cells
         if len(cells):
             return max(zip(cells.columns["at"], cells.runs, strict=True))[1]
         return next((run.name for run in reversed(self.runs()) if run.start_files()), None)
 
     def certify(self, judge: Callable[[dict, list[dict]], dict]) -> int:
-        """Judge every stored cell again by the checks as they are now (`measure.mechanisms.certify`); returns how many
-        verdicts changed.
+        """Judge every stored cell anew with `judge` (`measure.mechanisms.certify`); returns how many verdicts
+        changed.
         """
         changed = 0
         for run in self.runs():
@@ -317,7 +303,7 @@ class Store:
         return changed
 
     def rebuild(self, run: Run) -> None:
-        """Derive cells.csv and starts.csv of a run from its files."""
+        """Derive a run's cells.csv and starts.csv from its files."""
         cells = [cell_row(read_cell(file)) for file in run.cell_files()]
         starts = [start_row(files.read(file)) for file in run.start_files()]
         for name, rows, columns in (("cells.csv", cells, CELL_COLUMNS), ("starts.csv", starts, START_COLUMNS)):
@@ -325,36 +311,34 @@ class Store:
 
 
 def measured_hosts(section: int | str | None = None, root: Path | None = None) -> list[str]:
-    """Names of the hosts with stored results, of one section or of any: here, and published with the book."""
+    """Hosts with stored results, here or published, of one section or of any."""
     folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
     part = "*" if section is None else section
     return sorted({file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{part}/*/run.json")})
 
 
 def host_named(name: str, section: int | str | None = None, root: Path | None = None) -> str:
-    """The host that is meant: every name is its own, and `cpu` is this machine without its GPUs where it has results,
-    else the only such machine that has.
+    """The host's name; `cpu` is this machine without its GPUs if it has results, else the only such machine that has.
 
-    Raises ParameterError where there are several others.
-    """
+    Raises ParameterError where there are several others."""
     if name != hosts.CPU:
         return name
-    there = [host for host in measured_hosts(section, root) if hosts.is_cpu(host)]
+    measured = [host for host in measured_hosts(section, root) if hosts.is_cpu(host)]
     own = hosts.detect(hosts.CPU).name
-    if own in there or not there:
+    if own in measured or not measured:
         return own
-    if len(there) > 1:
+    if len(measured) > 1:
         raise ParameterError(
             "several machines without GPUs have results, and this one is none of them",
             value=name,
-            allowed=", ".join(f"{host} ({machine_of(host, root)})" for host in there),
-            next=f"the same command with {there[0]} in place of {name}",
+            allowed=", ".join(f"{host} ({machine_of(host, root)})" for host in measured),
+            next=f"the same command with {measured[0]} in place of {name}",
         )
-    return there[0]
+    return measured[0]
 
 
 def machine_of(host: str, root: Path | None = None) -> str:
-    """Which machine a host's name is, in words: that of its newest run, of any section; empty where nothing says it."""
+    """A host's machine in words, from its newest run of any section; empty where no run records it."""
     folders = [root] if root else list(dict.fromkeys([paths.RESULTS, paths.RESULTS_PUBLISHED]))
     records_at = [file for folder in folders for file in (folder / host).glob("section-*/*/run.json")]
     records = (files.read(file) for file in sorted(records_at, key=lambda file: file.parent.name, reverse=True))
@@ -372,7 +356,7 @@ def _summary(cell_file: Path) -> dict:
 
 
 def _machines(records: dict[str, dict]) -> dict[str, Host]:
-    """Run to its machine, of those whose run.json says it."""
+    """Run to its machine, where run.json has it."""
     return {run: hosts.of_record(record) for run, record in records.items() if record.get("host")}
 
 
@@ -384,23 +368,21 @@ def _elsewhere(records: dict[str, dict], newest: str | None) -> set[str]:
 
 
 def _of_another_model(records: dict[str, dict], newest: str | None, model: str | None) -> set[str]:
-    """Runs whose header names another model than this, or than the newest run's; of a section whose header has none
-    for all arms, no run is.
-    """
+    """Runs whose header names another model than `model` (NEWEST: the newest run's)."""
     models = {run: record.get("parameters", {}).get("model") for run, record in records.items()}
     wanted = models.get(newest) if model == NEWEST else model
     return {run for run, of_run in models.items() if of_run != wanted}
 
 
 def engine_of(run: dict) -> str:
-    """`vLLM 0.25.1` of a run.json; empty where it does not say."""
-    told = run.get("provenance", {})
-    versions = told.get("engine_versions", {}) | told.get("environment", {})
+    """`vLLM 0.25.1` from a run.json; empty where it has none."""
+    provenance = run.get("provenance", {})
+    versions = provenance.get("engine_versions", {}) | provenance.get("environment", {})
     return engines.named({name: version for name, version in versions.items() if version})
 
 
 def read_cell(cell_file: Path) -> dict:
-    """A stored cell, its counters under our names whenever it was stored."""
+    """A stored cell in today's form."""
     cell = old_cells.current(files.read(cell_file))
     return cell | old_cells.arm_columns(cell, cell_file)
 
@@ -413,7 +395,7 @@ def requests_of(cell_file: Path) -> list[dict]:
 
 
 def cell_row(cell: dict) -> dict:
-    """A cell as one row of cells.csv; a figure that the cell does not have is missing."""
+    """A cell as a row of cells.csv; a figure that it does not have is missing."""
     row = {name: cell.get(name) for name in CELL_COLUMNS} | old_cells.arm_columns(cell)
     withheld = certificates.withheld(cell.get("certificate"))
     figures = figures_of(cell["result"])
@@ -428,8 +410,8 @@ def cell_row(cell: dict) -> dict:
 
 
 def figures_of(result: dict) -> dict:
-    """A load's figures: answers of one token each have no time per output token, and of none no first one either, where
-    the client writes 0.
+    """A load's figures without those that do not exist: answers of one token have no time per output token, and answers
+    without tokens no first one, for which the client writes 0.
     """
     tokens, done = result.get("total_output_tokens"), result.get("completed") or 0
     absent = () if tokens is None or tokens > done else ("tpot", "itl") if tokens else ("tpot", "itl", "ttft")

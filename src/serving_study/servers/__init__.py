@@ -1,1 +1,1 @@
-"""The life of an arm's servers: what is checked beforehand, start, ready, freeze, stop, and what they count."""
+"""The life of an arm's servers: checks beforehand, start, ready, freeze, stop, and their counters."""

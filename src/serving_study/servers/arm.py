@@ -1,7 +1,8 @@
 """`Arm`: the processes of one configuration.
 
-An arm says everything that decides what its server does. Two arms that differ in nothing but their name are the A/A
-pair that gives the noise floor (`repeat_of`)."""
+An arm holds everything that decides what its server does. Two arms that differ only in name are the A/A pair that gives
+the noise floor (`repeat_of`).
+"""
 
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from ..engines.process import CACHE_SERVER, SERVER, Process
 from ..errors import ParameterError
 from ..models.checkpoints import Model
 
-TRUNCATED = "truncated"  # what sets a draft apart that is a target's first layers
-# What an arm is, in the columns of its cells and of its starts.
+TRUNCATED = "truncated"  # distinction of a draft that is the target's first layers
+# Columns of cells and starts that say what their arm is.
 COLUMNS = ("technique", "k", "tp", "pp", "dp", "ep", "replicas", "model", "draft", "distinction", "repeat_of")
 
 
@@ -18,13 +19,12 @@ COLUMNS = ("technique", "k", "tp", "pp", "dp", "ep", "replicas", "model", "draft
 class Arm:
     """One configuration of servers.
 
-    `processes` are what is started, those that others need first; `front` is what stands before the servers: `none`, or
-    `turns`, a port whose connections are handed to one server after another. `technique` is what the certificate
-    expects to see happening (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`), `acceptance` how drafts are
-    accepted: `measured`, `prescribed`, or None without speculation. With `scratch` its processes run in an empty folder
-    that goes when they end, for what they write to disk. `unsupported` holds the reason why the arm cannot exist here,
-    `distinction` what else sets it apart from the arms of its section (`truncated`, `memory-0.15`).
-    """
+    `processes` are started in their order, first those that others need. `front` stands before the servers: `none`, or
+    `turns`, a port that hands connections to one server after another. `technique` is what the certificate expects
+    (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`), `acceptance` how drafts are accepted (`measured`,
+    `prescribed`, None without speculation). With `scratch` the processes run in an empty folder that is removed at
+    their end. `unsupported` is why the arm cannot exist here, `distinction` what else sets it apart in its section
+    (`truncated`, `memory-0.15`)."""
 
     name: str
     processes: tuple[Process, ...]
@@ -53,11 +53,10 @@ class Arm:
         resettable: bool = False,
         **labels,
     ) -> "Arm":
-        """An arm of one server, or of `replicas` alike that take turns and share `gpus`; `sidecar` is a cache server
-        that each of them needs, `resettable` whether a server's caches can be emptied over HTTP.
+        """An arm of one server, or of equal `replicas` that take turns and share `gpus`; `sidecar` is a cache server
+        that each needs; a `resettable` server's caches can be emptied over HTTP.
 
-        Raises ParameterError where the GPUs cannot be shared out evenly.
-        """
+        Raises ParameterError where the GPUs cannot be shared out evenly."""
         if gpus % replicas:
             raise ParameterError(
                 f"{name}: GPUs do not divide by servers",
@@ -81,7 +80,7 @@ class Arm:
         return cls(name, (*before, *[server] * replicas), "turns" if replicas > 1 else "none", **labels)
 
     def variant(self, **changes) -> "Arm":
-        """The same arm but for what `Arm.of` takes by these names, its own name included."""
+        """The arm with other values for parameters of `Arm.of`, its name included."""
         server = self.server
         same = {
             "name": self.name,
@@ -106,22 +105,22 @@ class Arm:
 
     @property
     def servers(self) -> tuple[Process, ...]:
-        """The processes that requests are sent to."""
+        """The processes that take requests."""
         return tuple(process for process in self.processes if process.role == SERVER)
 
     @property
     def server(self) -> Process:
-        """The server, the first of several that are alike."""
+        """The server, or the first of several equal ones."""
         return self.servers[0]
 
     @property
     def sidecar(self) -> Process | None:
-        """The cache server, where there is one."""
+        """The cache server; None without one."""
         return next((process for process in self.processes if process.role == CACHE_SERVER), None)
 
     @property
     def replicas(self) -> int:
-        """Servers that take turns."""
+        """The number of servers that take turns."""
         return len(self.servers)
 
     @property
@@ -159,22 +158,22 @@ class Arm:
 
     @property
     def split(self) -> int:
-        """Ranks that hold one copy of the model between them."""
+        """Ranks that together hold one copy of the model."""
         return self.server.split
 
     @property
     def copies(self) -> int:
-        """Copies of the model that requests are shared out to."""
+        """Copies of the model that share the requests."""
         return sum(process.copies for process in self.servers)
 
     @property
     def ranks(self) -> int:
-        """Processes that compute: a GPU each, or on a CPU host some cores each."""
+        """Processes that compute: one a GPU, on a CPU host some cores each."""
         return sum(process.ranks for process in self.processes)
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        """What must be installed beside the engine."""
+        """Distributions that must be installed beside the engine."""
         return tuple(sorted({name for process in self.processes for name in process.distributions}))
 
     @property
@@ -182,7 +181,7 @@ class Arm:
         return self.server.weights
 
     def columns(self) -> dict:
-        """What the arm is, by the names of COLUMNS: names are for people, these are for comparisons."""
+        """COLUMNS of the arm, for comparisons; its name is for people."""
         return {
             "technique": self.technique,
             "k": self.k,
@@ -198,7 +197,7 @@ class Arm:
         }
 
     def identity(self) -> dict:
-        """What decides a result, free of this machine's paths."""
+        """What decides a result, without this machine's paths."""
         server = self.server
         speculative = {key: value for key, value in (server.speculative or {}).items() if key != "model"}
         cache = self.sidecar
@@ -219,5 +218,5 @@ class Arm:
 
 
 def again(arm: Arm) -> Arm:
-    """The same arm once more, under another name: the A/A control."""
+    """`arm` under another name: the A/A control."""
     return arm.variant(name=f"{arm.name}-again", repeat_of=arm.name)

@@ -1,16 +1,18 @@
-"""Requests to a server of ours, past any proxy."""
+"""Requests to a server of ours, without any proxy."""
 
 import json
 import urllib.error
 import urllib.request
 
-# Our servers are on this machine: a proxy that the environment names is for others, and would be measured along.
+# Our servers are on this machine; a proxy from the environment would be measured too.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 LAST_WORDS_S = 3.0
 
 
 def get(url: str, timeout_s: float) -> str:
-    """The answer to a GET. Raises OSError (urllib.error.URLError is one) where there is none, or not with 200."""
+    """The answer to a GET. Raises OSError (urllib.error.URLError is one) without an answer or for a status other than
+    200.
+    """
     with DIRECT.open(urllib.request.Request(url, headers={"Connection": "close"}), timeout=timeout_s) as answer:
         return answer.read().decode()
 

@@ -1,8 +1,7 @@
-"""The life of an arm's processes: each under its own warden, with its own ports and its own log; frozen together, ended
-together.
+"""An arm's processes: each under its own warden, with its own ports and log; frozen and ended together.
 
-A cache server is up before the servers start that need it. Of several servers, a front takes the requests.
-`lifetime.serve` is what starts one, waits for it and ends it.
+A cache server is up before the servers that need it start. A front takes the requests of several servers.
+`lifetime.serve` starts a fleet, waits for it and ends it.
 """
 
 import contextlib
@@ -26,15 +25,14 @@ from .arm import Arm
 from .server import Server, died, start
 
 FRONT = Path(__file__).with_name("programs") / "front.py"
-CACHE_SERVER_S = 180.0  # within which a cache server has to answer
+CACHE_SERVER_S = 180.0  # seconds within which a cache server has to answer
 
 
 @dataclass
 class Fleet:
-    """An arm's processes, those that are started: where they answer, their state, the figures of their start.
+    """An arm's started processes: addresses, state, figures of their start.
 
-    `settings` are what the cache server says of itself, `cache_ready_s` how long it took.
-    """
+    `settings` are the cache server's own report, `cache_ready_s` the seconds until it answered."""
 
     arm: Arm
     host: Host
@@ -59,7 +57,7 @@ class Fleet:
 
     @property
     def log(self) -> Path:
-        """Of the server, the first of several."""
+        """The server's log, the first of several."""
         return self.folder / "server.log"
 
     @property
@@ -74,7 +72,7 @@ class Fleet:
 
     @property
     def sidecar_url(self) -> str | None:
-        """Where the cache server answers."""
+        """The cache server's address."""
         return self._cache_server.url if self._cache_server else None
 
     @property
@@ -83,11 +81,11 @@ class Fleet:
         return all(server.forked for server in self._servers)
 
     def text(self) -> str:
-        """What all servers have printed."""
+        """The logs of all servers."""
         return "".join(logs.read(server.log) for server in self._servers)
 
     def begin(self) -> None:
-        """Start what nothing else has to be ready for."""
+        """Start the processes that need no other."""
         cache = self.arm.sidecar
         ports = [self.port] if self.arm.front == "none" else [preflight.free_port() for _ in self.arm.servers]
         self._waiting = list(zip(self.arm.servers, ports, strict=True))
@@ -104,14 +102,14 @@ class Fleet:
             self._start_servers()
 
     def advance(self) -> None:
-        """Start the servers once the cache server is up. Raises ServerError where it did not get ready in time."""
+        """Start the servers once the cache server is up. Raises ServerError where it does not get ready in time."""
         if not self._waiting or not self._cache_server.alive():
             return
         waited_s = time.monotonic() - self.began - self.frozen_s
         kind = engines.CACHE_SERVERS[self.arm.sidecar.engine]
         try:
             client.get(f"{self.sidecar_url}{kind.HEALTH}", 2)
-            if not self._cache_server.alive():  # a stranger answered
+            if not self._cache_server.alive():  # another process answered on the port
                 return
             self.settings = json.loads(client.get(f"{self.sidecar_url}{kind.SETTINGS}", 10))
         except (OSError, ValueError):
@@ -175,7 +173,7 @@ class Fleet:
         raise self.death()
 
     def death(self) -> ServerError:
-        """The error for the process that ended first, with the cause from its own log."""
+        """The error for the process that ended first, with the cause from its log."""
         dead = [server for server in self.running if not server.alive()]
         first = min(dead, key=lambda server: server.ended_at() or float("inf"))
         error = died(self.arm, first.log, first.warden.returncode)
@@ -186,10 +184,9 @@ class Fleet:
         return error
 
     def fill(self, prompt: str, what: str) -> None:
-        """One request for one token, which leaves the prompt's cache behind.
+        """Send a request for one token, which leaves the prompt's cache behind.
 
-        Raises ServerError where a process is dead, LoadError (`what` could not be sent) where none is.
-        """
+        Raises ServerError where a process is dead, else LoadError (`what` could not be sent)."""
         try:
             client.complete(self.url, self.arm.model.name, prompt, 1, 300)
         except (OSError, ValueError) as error:
@@ -199,7 +196,7 @@ class Fleet:
             ) from None
 
     def error(self, what: str, reason: str, log: Path | None = None) -> ServerError:
-        """The error for a start that came to nothing."""
+        """The error for a start that failed."""
         log = log or self.log
         return ServerError(f"{self.arm.name}: {what}", reason=reason, log=log, last_lines=logs.tail(log))
 
@@ -208,7 +205,7 @@ class Fleet:
         return self._frozen_at is not None
 
     def freeze(self) -> None:
-        """Stop every process where it is (SIGSTOP): it takes no time from the one that is measured."""
+        """Stop every process (SIGSTOP), so that it takes no time from the one that is measured."""
         if self.alive() and not self.frozen:
             self._frozen_at = time.monotonic()
             self.bind_again()
@@ -216,7 +213,7 @@ class Fleet:
                 server.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let frozen processes go on."""
+        """Continue frozen processes."""
         if self.frozen:
             self.frozen_s += time.monotonic() - self._frozen_at
             self._frozen_at = None
@@ -224,7 +221,7 @@ class Fleet:
                 server.signal(signal.SIGCONT)
 
     def unbind(self) -> None:
-        """Let processes bound to one core use every core, until `bind_again`."""
+        """Let processes bound to one core use all, until `bind_again`."""
         for server in self.running:
             server.unbind()
 
@@ -234,7 +231,7 @@ class Fleet:
             server.bind_again()
 
     def owns_port(self) -> bool | None:
-        """Whether the listeners on all our ports belong to our process groups; None when the system does not say."""
+        """Whether the listeners on all our ports are our process groups'; None when the system does not say."""
         owners = [server.owns_ports() for server in self.running]
         return False if False in owners else None if None in owners else True
 
@@ -247,10 +244,9 @@ def filled(words: list[str], ports: tuple[int, int]) -> list[str]:
 
 
 def places(process: Process, variables: dict, first: int, ranks: int) -> dict[str, str]:
-    """A server's own GPUs or cores: as many as it has ranks, from the `first` of those of all `ranks` of the arm.
+    """A server's GPUs or cores: one share for each of its ranks, from the `first` of the arm's `ranks` on.
 
-    Raises ServerError where the variable that lists them has fewer.
-    """
+    Raises ServerError where the variable that lists them has fewer."""
     cores, mark = engines.get(process.engine).CORES
     name, mark = (cores, mark) if cores in variables else ("CUDA_VISIBLE_DEVICES", ",")
     parts = [part for part in variables.get(name, "").split(mark) if part] or list(map(str, range(ranks)))
@@ -263,11 +259,10 @@ def places(process: Process, variables: dict, first: int, ranks: int) -> dict[st
 
 
 def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Fleet:
-    """Start `arm`'s processes and return at once; `folder` gets a log each.
+    """Start `arm`'s processes and return at once; `folder` gets a log each. The caller has to `stop` the fleet.
 
-    Raises HostError, before anything starts, for a busy port, too little memory or disk, or a variable of the caller
-    that would break it. The caller has to `stop` it.
-    """
+    Raises HostError, before anything starts, for a busy port, too little memory or disk, or a variable that would break
+    it."""
     variables.check()
     if port:
         preflight.check_port(port)
@@ -288,29 +283,27 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
 
 
 def commands(arm: Arm, python: Path) -> dict[str, list[str]]:
-    """The arm's commands by process, ports left open."""
+    """The arm's commands by process, with ports left open."""
     cache = arm.sidecar
     words = {"server": engines.get(arm.engine).command(arm.server, python, 0)}
     return words | ({cache.engine: engines.CACHE_SERVERS[cache.engine].command(cache, python)} if cache else {})
 
 
 def whole_environment(process: Process, host: Host, environment: Environment) -> dict[str, str]:
-    """The whole environment of a server: the caller's, without what would put colours into its log, and what the engine
-    needs. A cache server has that of the servers that need it.
+    """A server's environment: the caller's, without what would colour its log, and the engine's. A cache server has
+    that of the servers that need it.
     """
     callers = {name: value for name, value in os.environ.items() if name not in base.DROPPED}
     return callers | engines.get(process.engine).environment(process, host, environment.python)
 
 
 def scratch(arm: Arm) -> Path:
-    """Where an arm's processes write to disk: emptied before each start, so that nothing of an earlier one is found in
-    it.
-    """
+    """The folder for what an arm's processes write, emptied before each start."""
     return paths.CACHE / "scratch" / arm.name
 
 
 def stop(fleet: Fleet) -> float:
-    """End every process and all that they started; returns the seconds that took."""
+    """End every process and all that it started; returns the seconds that took."""
     began = time.monotonic()
     for server in fleet.running:
         server.close()

@@ -1,10 +1,9 @@
-"""Whether a text that a server sent is language or garbage: the one judge, of a start's first answer and of a load's.
+"""Whether a server's text is language or garbage; judges a start's first answer and a load's answers.
 
-It knows no language and asks for none: numbers, JSON and code are as good as prose in any script. It refuses what
-broken sampling and broken memory were seen to send: control and replacement characters in bulk, one token over and
-over, nothing but marks and spaces, and word salad, in which hardly a word comes twice. What can mislead: a text of
-fewer than `ENOUGH` words is no salad to it, whatever the words are, so that short answers are held together
-(`are_sane`); a model whose sampling is only a little wrong goes through; a list of forty-five unlike names would not.
+It knows no language: numbers, JSON and code are as good as prose in any script. It refuses what broken sampling and
+broken memory produce: control and replacement characters in bulk, one token repeated, nothing but marks and spaces, and
+word salad, in which hardly a word comes twice. What can mislead: a text under `ENOUGH` words is never salad, so short
+answers are judged together (`are_sane`); slightly wrong sampling passes; a list of forty-five unlike names fails.
 
     >>> fault("巴黎是法国的首都") is None
     True
@@ -18,10 +17,10 @@ import unicodedata
 BULK = 0.02  # of the characters
 ONE_TOKEN, TIMES = 0.75, 5  # of what is not space, and so often at least
 LONGEST_TOKEN, LONGEST_RULE = 16, 80
-# Over the 528 languages of the Declaration of Human Rights, 3 windows of 1,000 of 40 words have fewer repeated
-# beginnings, 1 of 10,000 of 60 (one in 25 in Hebrew); of words drawn at random, nearly all.
+# In 528 languages of the Declaration of Human Rights, 3 in 1,000 windows of 40 words have fewer repeated beginnings,
+# and 1 in 10,000 of 60 words (1 in 25 in Hebrew); of random words nearly all do.
 ENOUGH, REPEATED = 45, 0.04
-CUT = "\ufffd"  # also what the last character is when a text ends inside it, up to three times
+CUT = "\ufffd"  # a text that ends inside a character ends in up to three of these
 SHAPERS = "\u200c\u200d"  # joiners that belong to a word
 # Scripts without spaces between words: each character counts as one.
 UNSPACED = re.compile(
@@ -34,12 +33,12 @@ STRANGE = ("Cc", "Cs", "Co", "Cn")
 
 
 def is_sane(text: str) -> bool:
-    """Whether `text` is none of the garbage that is known."""
+    """Whether `text` is no known kind of garbage."""
     return fault(text) is None
 
 
 def are_sane(texts: list[str]) -> list[bool]:
-    """`is_sane` of each of a load's answers. Those too short to be told from word salad are judged together for it."""
+    """`is_sane` of each of a load's answers; those too short for word salad are judged together for it."""
     short = [text for text in texts if len(units(text)) < ENOUGH]
     salad = is_salad("\n".join(short))
     return [is_sane(text) and not (salad and len(units(text)) < ENOUGH) for text in texts]
@@ -59,9 +58,9 @@ def fault(text: str) -> str | None:
 
 
 def is_salad(text: str) -> bool:
-    """Whether hardly a word of `text` begins as another one near it: words drawn at random from a vocabulary do not,
-    those of a language do, function words and endings aside, within some forty of each other.
-    """
+    """Whether hardly a word of `text` begins like another one near it.
+
+    Words of a language do within some forty words, function words and endings aside; words drawn at random do not."""
     begun = [_beginning(unit) for unit in units(text)]
     last = len(begun) - ENOUGH
     starts = sorted({*range(0, last + 1, ENOUGH), last}) if last >= 0 else []
@@ -70,7 +69,7 @@ def is_salad(text: str) -> bool:
 
 
 def units(text: str) -> list[str]:
-    """The words of a text, in small letters, without digits and marks; of scripts without spaces the characters."""
+    """The words of a text in lower case, without digits and marks; of scripts without spaces the characters."""
     all_units, word = [], ""
     for character in f"{text} ":
         unspaced = UNSPACED.match(character)
@@ -84,13 +83,13 @@ def units(text: str) -> list[str]:
 
 
 def _beginning(word: str) -> str:
-    """As much of a word as its forms have in common: four letters, two syllables of Hangul."""
+    """The part of a word that its forms share: four letters, two syllables of Hangul."""
     composed = unicodedata.normalize("NFC", word)
     return composed[: 2 if "\uac00" <= composed[0] <= "\ud7a3" else 4]
 
 
 def _one_token(text: str) -> str | None:
-    """The token that most of `text` consists of. Rules of a table and runs of several digits are none."""
+    """The token that most of `text` consists of; a table's rules and runs of digits do not count."""
     text = RULE.sub(lambda match: 3 * match[1], text) + " "
     length = len("".join(text.split()))
     for match in AGAIN.finditer(text):

@@ -1,7 +1,7 @@
 """An arm's processes from their start to their end.
 
-Ready means that one real request came back with tokens from the model that was asked for, through a port that our own
-process group holds; a health page answers long before that, and another job's server may answer in our place.
+Ready means that a real request came back with tokens from the right model, through a port that our own process group
+holds: a health page answers long before that, and another job's server may answer in our place.
 
     with lifetime.serve(arm, host, environment, folder) as server:
         requests to server.url
@@ -39,11 +39,11 @@ def serve(
     launched: Fleet | None = None,
     next_server: Fleet | None = None,
 ):
-    """Start `arm`'s processes, or go on with those `launched` earlier, wait until they answer, yield them, and stop
-    them whatever happens.
+    """Start `arm`'s processes (or continue those `launched` earlier), wait until they answer, yield them, and stop
+    them.
 
-    `next_server` is another arm's, which starts at the same time. It is frozen once it gets to its weights, or once
-    this one is ready. Raises HostError before anything starts, ServerError when one dies or never answers."""
+    `next_server` is another arm's that starts at the same time; it is frozen once it loads weights, or once this one is
+    ready. Raises HostError before anything starts, ServerError when a process dies or never answers."""
     server = launched or fleet.launch(arm, host, environment, folder, port=port)
     try:
         server.thaw()
@@ -102,9 +102,7 @@ def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None
 
 
 def _go_on(server: Fleet) -> None:
-    """Let the processes that start beside another arm's go on as far as their weights; what fails there is said in
-    their own turn.
-    """
+    """Advance the next arm's processes as far as their weights; a failure is reported in their own turn."""
     with contextlib.suppress(ServerError):
         if not server.frozen:
             server.advance()
@@ -120,10 +118,9 @@ def _ineffective_cache(server: Fleet) -> str | None:
 
 
 def _first_answer(server: Fleet, deadline: float) -> tuple[str, bool | None]:
-    """The text of a first request, and whether it is language (None of random weights); each server gets one.
+    """The text of a first request to each server, and whether it is language (None with random weights).
 
-    Raises ServerError where it is not our answer, or none.
-    """
+    Raises ServerError for no answer, and for one that is not ours."""
     try:
         for _ in range(server.arm.replicas):  # they take turns
             answer = client.complete(

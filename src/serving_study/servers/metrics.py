@@ -1,7 +1,7 @@
-"""A server's Prometheus counters, before and after, and their difference.
+"""A server's Prometheus counters before and after, and their difference.
 
-Counters run from a server's start, so that the last value mixes all that came before; only a difference belongs to a
-cell. Acceptance has one definition here: accepted / drafted tokens of the cell alone, the bonus token never counted.
+Counters run from a server's start, so only a difference belongs to a cell. Acceptance is accepted / drafted tokens of
+the cell alone, without the bonus token.
 """
 
 import urllib.error
@@ -17,7 +17,7 @@ from . import client
 
 
 def parse(text: str) -> Snapshot:
-    """Read Prometheus' text format."""
+    """Parse Prometheus' text format."""
     series: Series = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -36,10 +36,9 @@ def scrape(url: str, timeout_s: float = 10) -> Snapshot:
 
 
 def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Sequence[str] = base.NAMES) -> dict:
-    """Counter by counter under our names, what happened in between; one that the server does not have is None, never 0.
+    """The difference of each counter, by our names; None, never 0, for one that the server does not have.
 
-    `finished` has the finished requests by reason, each histogram its `count` and `sum_s`.
-    """
+    `finished` has the finished requests by reason, each histogram its `count` and `sum_s`."""
     result = {}
     for name in names:
         start, end = (snapshot.total(counters.samples.get(name)) for snapshot in (before, after))
@@ -60,7 +59,7 @@ def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Seq
 
 
 def block_tokens(snapshot: Snapshot, counters: Counters) -> int | None:
-    """Tokens of a block of the server's KV cache; None when it does not say."""
+    """Tokens of a block of the server's KV cache; None when it does not report them."""
     sizes = [size for size in snapshot.by_label(*counters.block_size) if size.isdigit()]
     return int(sizes[0]) if len(sizes) == 1 else None
 

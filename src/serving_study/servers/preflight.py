@@ -1,4 +1,4 @@
-"""What is looked at before a server starts, and when it has ended: ports, memory, disk."""
+"""Checks before a server starts and after it has ended: ports, memory, disk."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import psutil
 
 from .. import engines
 from ..errors import HostError
-from ..hardware import hosts
+from ..hardware import cgroups, hosts
 from ..hardware.hosts import Host
 from .arm import Arm
 
@@ -20,7 +20,7 @@ SCRATCH_GIB = 2.0  # of disk, for an arm that writes there
 WORKER_GIB = 0.7  # of each further process that computes
 
 
-# Three processes of a server: with a model of a few hundred million parameters, and before it.
+# A server's three processes: with a model of a few hundred million parameters, and before it is loaded.
 PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6
 
 
@@ -48,7 +48,7 @@ def check_port(port: int) -> None:
 
 
 def check_memory(arm: Arm, host: Host) -> None:
-    """Raises HostError when less memory is free than the server will ask for at once."""
+    """Raises HostError when less memory is free than the server asks for at once."""
     if host.gpus:
         share = engines.get(arm.engine).memory_share(arm.server)
         for gpu in hosts.detect().gpus[: max(arm.gpus, 1)]:
@@ -62,7 +62,7 @@ def check_memory(arm: Arm, host: Host) -> None:
                     next="nvidia-smi",
                 )
         return
-    wanted, free = cpu_memory_gib(arm), hosts.free_memory_gib()
+    wanted, free = cpu_memory_gib(arm), cgroups.free_memory_gib()
     if free < wanted:
         raise HostError(
             "too little free memory",
@@ -73,7 +73,7 @@ def check_memory(arm: Arm, host: Host) -> None:
 
 
 def cpu_memory_gib(arm: Arm) -> float:
-    """What the arm's server takes of a CPU host's memory, about, GiB: float32 weights, KV cache, three processes."""
+    """Memory of the arm's server on a CPU host, about, GiB: float32 weights, KV cache, three processes."""
     weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
     copies, ranks = arm.copies * 2 * weights, arm.ranks * engines.get(arm.engine).host_cache_gib(arm.server)
     sidecar_gib = arm.sidecar.memory_gib if arm.sidecar else 0.0
@@ -81,8 +81,8 @@ def cpu_memory_gib(arm: Arm) -> float:
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
-    """Raises HostError when the disk that holds `folder` is nearly full."""
-    free = shutil.disk_usage(folder).free / hosts.GIB
+    """Raises HostError when the disk of `folder` is nearly full."""
+    free = shutil.disk_usage(folder).free / cgroups.GIB
     if free < wanted_gib:
         raise HostError(
             "the disk is nearly full",
@@ -93,10 +93,9 @@ def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
 
 
 def wait_for_gpu_memory(host: Host, baseline_gib: list[float], timeout_s: float = 60) -> float:
-    """Wait until each GPU's free memory is back within 0.5 GiB of `baseline_gib`; returns the seconds waited.
+    """Wait until each GPU's free memory is within 0.5 GiB of `baseline_gib` again; returns the seconds waited.
 
-    Raises HostError naming what still holds it.
-    """
+    Raises HostError naming the processes that still hold it."""
     began = time.monotonic()
     while host.gpus:
         free = [gpu.free_gib for gpu in hosts.detect().gpus]

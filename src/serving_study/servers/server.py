@@ -1,4 +1,4 @@
-"""One process of an arm under its warden: alive or not, frozen or not, whose its ports are, and what ended it."""
+"""One process of an arm under its warden: alive or not, frozen or not, its ports, and what ended it."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import psutil
 from .. import engines
 from ..engines import base, logs
 from ..errors import ServerError
-from ..hardware import hosts
+from ..hardware import cgroups
 from . import preflight, templates
 from .arm import Arm
 
@@ -40,14 +40,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers HTTP: its last port."""
+        """The address of its last port, which speaks HTTP."""
         return f"http://127.0.0.1:{self.ports[-1]}"
 
     def alive(self) -> bool:
         return self.warden.poll() is None
 
     def ended_at(self) -> float | None:
-        """When it ended by itself, in seconds of the monotonic clock; None while it lives, or where nobody saw it."""
+        """When it ended by itself (seconds of the monotonic clock); None while it lives, or where that is unknown."""
         if not self.alive() and not self.warden.stdout.closed:
             said = self.warden.stdout.read().split()
             self.warden.stdout.close()
@@ -55,21 +55,20 @@ class Server:
         return self._ended_at
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of it."""
+        """Signal its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def unbind(self) -> None:
-        """Let those of its processes that are bound to one core use every core, until `bind_again`.
+        """Let those of its processes that are bound to one core use all, until `bind_again`.
 
-        vLLM's CPU worker is bound to its first core before it imports anything; two of them would import on the same
-        one."""
+        vLLM's CPU worker binds itself to its first core before its imports, and two would import on the same one."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error, ProcessLookupError):
                     if len(bound := os.sched_getaffinity(process.pid)) == 1:
                         self._bound[process.pid] = bound
-                        os.sched_setaffinity(process.pid, hosts.cores())
+                        os.sched_setaffinity(process.pid, cgroups.cores())
 
     def bind_again(self) -> None:
         """Undo `unbind`."""
@@ -79,7 +78,7 @@ class Server:
                 os.sched_setaffinity(pid, bound)
 
     def owns_ports(self) -> bool | None:
-        """Whether the listeners on its ports belong to its process group; None when the system does not say."""
+        """Whether the listeners on its ports are its process group's; None when the system does not say."""
         owners = [preflight.owner_group(port, self.pid) for port in self.ports]
         return False if False in owners else None if None in owners else True
 
@@ -89,7 +88,7 @@ class Server:
             self.warden.stdin.close()
 
     def wait(self) -> None:
-        """Wait until it has ended, and its warden."""
+        """Wait until it and its warden have ended."""
         try:
             self.warden.wait(GRACE_S + 30)
         except subprocess.TimeoutExpired:
@@ -126,7 +125,7 @@ def start(
 
 
 def died(arm: Arm, log: Path, code: int | None) -> ServerError:
-    """The error for a server that ended by itself, with the cause from its log where it is a known one."""
+    """The error for a server that ended by itself, with its log's known cause."""
     reason = engines.get(arm.engine).cause(logs.read(log), code) or f"{_signal_of(code)}{UNSAID}"
     return ServerError(
         f"{arm.name}: the server ended", reason=reason, log=log, last_lines=logs.tail(log), exit_code=code
@@ -134,7 +133,7 @@ def died(arm: Arm, log: Path, code: int | None) -> ServerError:
 
 
 def _signal_of(code: int | None) -> str:
-    """A process that a signal ended passes its number on through its warden's exit code, modulo 256."""
+    """The signal that ended a process, from its warden's exit code (the number modulo 256)."""
     try:
         return f"ended by {signal.Signals(256 - code).name}; " if code and 192 <= code < 256 else ""
     except ValueError:

@@ -1,1 +1,1 @@
-"""What arithmetic expects, before anything runs."""
+"""What arithmetic predicts before anything runs."""

@@ -1,4 +1,4 @@
-"""How many requests fit a host beside a model: the memory of one GPU, its ranks, and what is left for the KV cache."""
+"""How many requests fit a host beside a model."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,14 @@ def budget(
     host: str,
     utilization: float = 0.9,
     *,
-    version: str = capacity.Server.version,
+    version: str = capacity.Deployment.version,
     max_model_len: int = 4096,
     element_bytes: int | None = None,
 ) -> capacity.Capacity:
-    """The memory of one GPU of a host, one rank a GPU, 128 sequences at most."""
+    """The memory of one GPU of a host, with one rank a GPU and at most 128 sequences."""
     place, shape = ceilings.of_host(host), shapes.load(model)
     return capacity.predict(
-        capacity.Server(
+        capacity.Deployment(
             shape,
             place.gpu,
             tp=ranks(shape, place.count),
@@ -36,7 +36,7 @@ def budget(
 
 
 def ranks(shape: shapes.Shape, gpus: int) -> int:
-    """The most ranks, a power of two up to `gpus`, over which the heads divide."""
+    """The highest power of two of ranks, up to `gpus`, over which the heads divide."""
     fitting = [
         tp
         for tp in (2**power for power in range(gpus.bit_length()))
@@ -54,8 +54,8 @@ def fits(
     utilization: float = 0.9,
     element_bytes: int | None = None,
 ) -> pandas.DataFrame:
-    """One row a model and host: `tp`, `weights_gib` and `kv_gib` a GPU, requests in flight at each length (named by the
-    length), or a `reason` for none.
+    """One row a model and host: `tp`, `weights_gib` and `kv_gib` by GPU, and for each length a column with the requests
+    that fit; or a `reason` why none does.
     """
     rows = []
     for name in models:

@@ -1,8 +1,8 @@
-"""The constants of a host: how much of its bandwidth and matrix rate is reached, and what its GPU waits for.
+"""The constants of a host: the reached shares of its bandwidth and matrix rate, and the waits of its GPU.
 
-Fitted to the TPOT of a host's baseline cells alone; the waits are measured on the H200. `python -m
-serving_study.theory.calibration` writes `data/hardware/calibration.csv` and `waits.csv` anew.
-Why these constants and no others: see `predictions`.
+The shares are fitted to the TPOT of a host's baseline cells alone; the waits are measured on the H200. `python -m
+serving_study.theory.calibration` writes `calibration.csv` and `waits.csv`; `data/hardware/README.md` says why these
+constants.
 
     >>> from serving_study.theory import calibration
     >>> calibration.fitted()["l4x1"]                                                     # doctest: +SKIP
@@ -21,11 +21,11 @@ from ..errors import ParameterError
 from ..hardware import ceilings, rates
 from ..models import shapes
 from ..results import old_cells, reference, store
-from .latency import Machine, Speculation, Work, alpha_of, closed_loop, fit, split
+from .latency import Drafting, Machine, Work, alpha_of, closed_loop, fit, split
 
 CALIBRATION = paths.DATA / "hardware" / "calibration.csv"
 WAITS = paths.DATA / "hardware" / "waits.csv"
-TYPICAL = (0.72, 0.6)  # of a host that was never calibrated: what the fitted ones have in the middle
+TYPICAL = (0.72, 0.6)  # of a host that was never calibrated: about the middle of the fitted ones
 TYPICAL_OF_PROBED = (
     0.72 / 0.9,
     0.6 / 0.75,
@@ -49,8 +49,7 @@ SPLITS = {
 def work(shape: shapes.Shape, tp: int = 1, pp: int = 1) -> Work:
     """One rank's work in a forward pass of a dense model.
 
-    Raises ParameterError for a model with experts, of which a pass reads a part.
-    """
+    Raises ParameterError for a model with experts, of which a pass reads only some."""
     if shape.experts:
         raise ParameterError(
             "the time of a pass is not predicted for a model with experts", value=shape.name, allowed="a dense model"
@@ -64,7 +63,7 @@ def work(shape: shapes.Shape, tp: int = 1, pp: int = 1) -> Work:
 
 @functools.cache
 def fitted() -> dict[str, tuple[float, float]]:
-    """Host profile to its two constants."""
+    """Host profile to (share of bandwidth, share of the matrix rate)."""
     with open(CALIBRATION, newline="") as file:
         return {
             row["host"]: (float(row["efficiency"]), float(row["compute_efficiency"])) for row in csv.DictReader(file)
@@ -73,27 +72,27 @@ def fitted() -> dict[str, tuple[float, float]]:
 
 @functools.cache
 def waits() -> dict[str, float]:
-    """Seconds that the GPU waits for the processor: a `step` that is not scheduled ahead, a draft's layer `in pieces`
-    of a graph or `by kernel`.
+    """Seconds that the GPU waits for the processor: in a `step` that is not scheduled ahead, and for a draft's layer
+    launched `in pieces` of a graph or `by kernel`.
     """
     with open(WAITS, newline="") as file:
         return {row["wait"]: float(row["seconds"]) for row in csv.DictReader(file)}
 
 
-def speculate(k: int, alpha: float, draft: Work | None = None, launched: str = "in pieces") -> Speculation:
-    """Speculation as vLLM runs it, with what the GPU waits in a round; `launched` is how a draft pass is, `by kernel`
-    before vLLM 0.27.
+def speculate(k: int, alpha: float, draft: Work | None = None, launched: str = "in pieces") -> Drafting:
+    """Speculation as vLLM runs it, GPU waits included; draft passes are `launched` `in pieces`, or `by kernel` before
+    vLLM 0.27.
     """
-    return Speculation(k, alpha, draft, waits()["step"] + (k * draft.layers * waits()[launched] if draft else 0.0))
+    return Drafting(k, alpha, draft, waits()["step"] + (k * draft.layers * waits()[launched] if draft else 0.0))
 
 
-def machine(
+def calibrated(
     host: ceilings.Instance, constants: tuple[float, float] | None = None, probed: rates.Rates | None = None
 ) -> Machine:
-    """A host's ceilings with its constants: given, calibrated for one with the same GPU, or typical.
+    """A host's ceilings with its constants: given, fitted for the same GPU, or typical.
 
-    With `probed` the ceilings are those measured. What a baseline on the same GPU reached is kept, up to the measured
-    ceiling; a link is no faster than measured."""
+    With `probed` the ceilings are the measured ones, and a share is what the baseline reached of them, at most 1; a
+    link is no faster than measured."""
     same = (
         next((efficiencies for name, efficiencies in fitted().items() if ceilings.of_host(name).gpu == host.gpu), None)
         if constants is None
@@ -125,7 +124,7 @@ def machine(
 
 
 def probed_rates(host: ceilings.Instance) -> rates.Rates | None:
-    """What `serving-study doctor --probe` measured on a machine of this host's GPU and number, if it did here."""
+    """What `serving-study doctor --probe` measured on a machine with this host's GPUs; None where it did not run."""
     probed = rates.known(f"{host.gpu.name}x{host.count}")
     return probed if probed and probed.value(rates.MEMORY) and probed.tflops else None
 
@@ -137,7 +136,7 @@ def is_calibrated(host: str) -> bool:
 
 @functools.cache
 def lengths(concurrency: int, prompts: int) -> tuple[tuple[int, int], ...]:
-    """(input, output) tokens of `prompts` requests, as the published baseline cells measured the book's own prompts."""
+    """(input, output) tokens of `prompts` requests, as the published baseline cells measured them."""
     cells = _published_baseline()
     request_lengths = [
         (request["input_tokens"], request["output_tokens"])
@@ -154,14 +153,14 @@ def _published_baseline() -> dict:
 
 
 def recalibrate() -> dict[str, tuple[float, float]]:
-    """Fit both constants of every host that has a measured baseline."""
+    """Fit both constants of every host with a measured baseline."""
     efficiencies = {}
     for section, host, cells, baseline in measured_cells():
         if host in efficiencies:
             continue
         own = {concurrency: cell for (arm, concurrency), cell in cells.items() if arm == baseline}
         fitted = fit(
-            machine(ceilings.of_host(host), TYPICAL),
+            calibrated(ceilings.of_host(host), TYPICAL),
             next(iter(own.values()))["rank"],
             {c: lengths(c, verdicts.LOADS[section][c]) for c in own},
             {c: cell["median_tpot_ms"] for c, cell in own.items()},
@@ -171,8 +170,8 @@ def recalibrate() -> dict[str, tuple[float, float]]:
 
 
 def remeasure_waits() -> dict[str, tuple[float, str]]:
-    """Each wait of `waits` in seconds, and the H200's arm that it comes from: a mean over concurrencies of what is left
-    of its time.
+    """Each wait in seconds and the H200's arm that it comes from: the mean over concurrencies of its unexplained
+    time.
     """
     host = "h200x1"
     tpot = (
@@ -185,14 +184,18 @@ def remeasure_waits() -> dict[str, tuple[float, str]]:
     step = (tpot["baseline-synchronous"] - tpot["baseline"]).mean() / 1000
     measured_waits = {"step": (step, "baseline-synchronous, over baseline")}
     cells = next(cells for _, name, cells, _ in measured_cells() if name == host)
-    on = machine(ceilings.of_host(host))
+    machine = calibrated(ceilings.of_host(host))
     for launched, wanted in (("in pieces", "draft-k3, its graphs on"), ("by kernel", "draft-k1")):
         left = []
         for (arm, concurrency), cell in cells.items():
             if arm == wanted:
                 speculation = replace(cell["speculation"], wait_s=step)
                 seen = closed_loop(
-                    lengths(concurrency, verdicts.LOADS[3][concurrency]), concurrency, cell["rank"], on, speculation
+                    lengths(concurrency, verdicts.LOADS[3][concurrency]),
+                    concurrency,
+                    cell["rank"],
+                    machine,
+                    speculation,
                 )
                 left.append(
                     (cell["median_tpot_ms"] - seen["median_tpot_ms"])
@@ -205,7 +208,7 @@ def remeasure_waits() -> dict[str, tuple[float, str]]:
 
 
 def measured_cells():
-    """(section, host, cells by (arm, concurrency), baseline arm): the reference study's and the book's own H200."""
+    """(section, host, cells by (arm, concurrency), baseline arm) of the reference study and the book's own H200."""
     for section, host, baseline in ((3, "l4x1", "baseline"), (5, "a10gx4", "7b-tp1")):
         figures = reference.load(section)
         figures = figures[(figures["host"] == host) & figures["concurrency"].notna() & figures["value"].notna()]

@@ -1,12 +1,10 @@
-"""What a step of an engine should take, and what a closed loop of requests should see of it: TPOT, TTFT and throughput
-before anything runs.
+"""What a step of an engine should take, and what a closed loop of requests sees of it: TPOT, TTFT and throughput.
 
-A forward pass reads the weights and the KV cache of the sequences in it, and multiplies its tokens with the weights; it
-takes as long as both together. Requests then share passes as a continuous batch does: decode tokens first, prompts in
-what is left of the token budget. What can mislead: times are for kernels as good as `efficiency` says, which together
-with `compute_efficiency` is fitted to a host's baseline alone. What the processor does while the GPU waits is no part
-of a pass: a round of speculation has it as `wait_s`, added to the passes, though on a slow GPU some of it hides behind
-them.
+A forward pass reads the weights and the KV cache of its sequences, and multiplies its tokens with the weights; it takes
+as long as both together. Requests share passes as a continuous batch does: decode tokens first, prompts in the rest of
+the token budget. What can mislead: `efficiency` and `compute_efficiency` are fitted to a host's baseline alone; time in
+which the GPU waits for the processor is only in `wait_s` of a round of speculation, though on a slow GPU some of it is
+hidden.
 
     >>> rank = Work(read_bytes=14.1e9, flops_per_token=14.1e9, kv_bytes_per_token=57344)
     >>> round(1000 * pass_s(rank, Machine(300e9, 121e12), tokens=1, context=200), 1)
@@ -21,9 +19,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Work:
-    """What one forward pass of a model moves and computes on one GPU: weight bytes that every pass reads, FLOP a token,
-    KV bytes a token of context; with `tp` above 1, `layers` and `hidden_bytes` (a token's activations) decide the
-    all-reduces.
+    """One forward pass of a model on one GPU: weight bytes read, FLOP a token, KV bytes a token of context. With `tp`
+    above 1, `layers` and `hidden_bytes` (a token's activations) decide the all-reduces.
     """
 
     read_bytes: float
@@ -37,8 +34,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's ceilings (bytes/s, FLOP/s), the shares of them that are reached, and the link to the next GPU; without
-    `link_ring`, to every other at once.
+    """A GPU's ceilings (bytes/s, FLOP/s), the reached shares of them, and the link to the next GPU, or without
+    `link_ring` to all others at once.
     """
 
     bandwidth: float
@@ -51,9 +48,9 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Speculation:
-    """k proposals a round, each kept with chance `alpha`; `draft` is the draft model's work, None for look-up in the
-    text; in a round the GPU waits `wait_s` for the processor.
+class Drafting:
+    """k proposals a round, each kept with chance `alpha`. `draft` is the draft model's work (None: look-up in the
+    text); in a round the GPU waits `wait_s` for the processor.
     """
 
     k: int
@@ -80,23 +77,21 @@ def split(work: Work, tp: int = 1, pp: int = 1) -> Work:
 
 
 def pass_s(work: Work, machine: Machine, tokens: float, context: float) -> float:
-    """Seconds of one pass over `tokens` tokens, with `context` tokens of KV cache read, all stages of a pipeline one
-    after the other.
-    """
+    """Seconds of one pass over `tokens` tokens and `context` tokens of KV cache, through all stages of a pipeline."""
     memory = (work.read_bytes + context * work.kv_bytes_per_token) / (machine.bandwidth * machine.efficiency)
     return work.pp * (memory + compute_s(work, machine, tokens)) + all_reduce_s(work, machine, tokens)
 
 
 def compute_s(work: Work, machine: Machine, tokens: float) -> float:
-    """Seconds of the products alone."""
+    """Seconds of the matrix products alone."""
     return tokens * work.flops_per_token / (machine.flops * machine.compute_efficiency)
 
 
 def all_reduce_s(work: Work, machine: Machine, tokens: float) -> float:
-    """Two all-reduces a layer, zero without tensor parallelism. Each rank sends 2 (n - 1) / n of the activations, in n
-    - 1 steps around a ring; where all GPUs reach one another directly each reads from all at once, and it is one step
-    (vLLM's `custom_all_reduce`).
-    """
+    """Seconds of two all-reduces a layer; zero without tensor parallelism.
+
+    Each rank sends 2 (n - 1) / n of the activations, in n - 1 steps around a ring, or in one step where all GPUs reach
+    one another directly (vLLM's `custom_all_reduce`)."""
     if work.tp == 1:
         return 0.0
     moved = 2 * (work.tp - 1) / work.tp * tokens * work.hidden_bytes
@@ -110,8 +105,8 @@ def all_reduce_s(work: Work, machine: Machine, tokens: float) -> float:
     )
 
 
-def round_s(target: Work, machine: Machine, sequences: float, context: float, speculation: Speculation | None) -> float:
-    """Seconds of one round of decoding for `sequences` sequences with `context` tokens of cache between them."""
+def round_s(target: Work, machine: Machine, sequences: float, context: float, speculation: Drafting | None) -> float:
+    """Seconds of one round of decoding for `sequences` sequences that have `context` tokens of cache in total."""
     if speculation is None:
         return pass_s(target, machine, sequences, context)
     checked = pass_s(target, machine, sequences * (speculation.k + 1), context)
@@ -123,10 +118,7 @@ def round_s(target: Work, machine: Machine, sequences: float, context: float, sp
 
 
 def alpha_of(rate: float, k: int) -> float:
-    """The chance for one proposal at which k of them are accepted at `rate` on average: mean of α, α², …, α^k.
-
-    Between 0 and 1.
-    """
+    """The chance α of one proposal at which k of them are accepted at `rate`: the mean of α, α², …, α^k."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -136,11 +128,9 @@ def alpha_of(rate: float, k: int) -> float:
     return low
 
 
-def crossover(
-    target: Work, machine: Machine, speculation: Speculation, context: int, highest: int = 4096
-) -> int | None:
-    """The first concurrency at which a round yields fewer tokens a second than plain steps would; None when it pays up
-    to `highest`.
+def crossover(target: Work, machine: Machine, speculation: Drafting, context: int, highest: int = 4096) -> int | None:
+    """The first concurrency at which rounds yield fewer tokens a second than plain steps; None when there is none up to
+    `highest`.
     """
     for sequences in range(1, highest + 1):
         plain = pass_s(target, machine, sequences, sequences * context)
@@ -165,7 +155,7 @@ def closed_loop(
     concurrency: int,
     target: Work,
     machine: Machine,
-    speculation: Speculation | None = None,
+    speculation: Drafting | None = None,
     budget: int = 2048,
     seed: int = 0,
 ) -> dict:
@@ -223,7 +213,7 @@ def closed_loop(
 def fit(
     machine: Machine, target: Work, lengths: dict[int, Sequence[tuple[int, int]]], measured: dict[int, float]
 ) -> Machine:
-    """`machine` with the two constants that bring the baseline's TPOT (ms by concurrency) relatively closest."""
+    """`machine` with the two constants that bring the baseline's TPOT (ms by concurrency) closest, relatively."""
     from scipy import optimize
 
     def error(constants):

@@ -1,16 +1,14 @@
-"""When a KV cache that exists already is worth having: shared prefixes, prefill on other GPUs, and tiers below GPU
-memory.
+"""When an existing KV cache is worth having: shared prefixes, prefill on other GPUs, and tiers below GPU memory.
 
-Three trades of one kind: bytes moved against arithmetic saved. The bytes are `shapes`', the arithmetic a prefill by
-`latency` with attention's own part added, which grows with the square of the prompt. What can mislead: times have the
-constants of `machine`, and nothing of what an engine, its HTTP server and a connector do besides, about 10 ms a request
-in the reference study's table of prefixes; transfers are counted whole, and engines that send layer by layer hide a
-part; a link is taken to be nobody else's.
+Each trades bytes moved against arithmetic saved: bytes by `shapes`, arithmetic by `latency`'s prefill with attention
+added, which grows with the square of the prompt. What can mislead: times have `calibration`'s constants and nothing of
+what engine, HTTP server and connector add (about 10 ms a request in the reference study's prefixes); transfers are
+counted whole, though engines may send layer by layer; links are taken to be unshared.
 
     >>> from serving_study.hardware import ceilings
     >>> from serving_study.models import shapes
     >>> from serving_study.theory import reuse
-    >>> on = reuse.machine(ceilings.of_host("g6.xlarge"))
+    >>> on = reuse.prefill_machine(ceilings.of_host("g6.xlarge"))
     >>> found = reuse.prefix(shapes.load("qwen2.5-7b-instruct"), on, shared=3001, own=20)
     >>> found.cached_tokens, found.gain > 10
     (2992, True)
@@ -29,7 +27,7 @@ from . import calibration
 from .latency import Machine, Work, compute_s, pass_s, split
 
 BLOCK_TOKENS = pages.ALIGNMENT  # of vLLM's prefix cache where all layers are alike
-BATCHED_TOKENS = 2048  # vLLM's --max-num-batched-tokens on a GPU below 70 GiB; `capacity.Server` has the others'
+BATCHED_TOKENS = 2048  # vLLM's --max-num-batched-tokens on a GPU below 70 GiB; `capacity.Deployment` has the others'
 PCIE_SHARE = 25 / 32  # what is reached of 16 lanes of the fourth generation (reference study, section 5: about 25 GB/s)
 # One TCP flow between instances of one cluster placement group; 5 Gbit/s outside of one, 25 with ENA Express
 # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html).
@@ -49,21 +47,21 @@ class Link:
         return size_bytes / (1e9 * self.gb_s)
 
 
-def machine(host: Instance) -> Machine:
-    """`theory.machine`, its share of the matrix rate no more than the typical one: it was fitted to decoding, which
-    computes so little that an A10G and an H200 come out near 1, and no prefill reaches that.
+def prefill_machine(host: Instance) -> Machine:
+    """The calibrated machine with at most the typical share of its matrix rate.
+
+    The share is fitted to decoding, which computes so little that it comes out near 1; no prefill reaches that.
     """
-    on = calibration.machine(host)
-    return replace(on, compute_efficiency=min(on.compute_efficiency, calibration.TYPICAL[1]))
+    machine = calibration.calibrated(host)
+    return replace(machine, compute_efficiency=min(machine.compute_efficiency, calibration.TYPICAL[1]))
 
 
 def links(host: Instance) -> dict[str, Link]:
-    """The ways by which a GPU of this host can be given a KV cache, fastest kind first: `nvlink` and `pcie` (another
-    GPU), `efa` and `tcp` (another host); `cpu` (this host's memory) and `nvme` (its instance store) as tiers. Each is
-    the share of one GPU while all of them fetch at once.
+    """The ways in which a GPU of this host can be given a KV cache, fastest kind first.
 
-    Those that the host does not have, or that its tables do not tell, are left out.
-    """
+    `nvlink` and `pcie` are from another GPU, `efa` and `tcp` from another host, `cpu` (host memory) and `nvme`
+    (instance store) are tiers. Each is one GPU's share while all fetch at once; ways that the host does not have or its
+    tables do not state are left out."""
     pcie = host.gpu.pcie_gb_s * PCIE_SHARE
     host_links = (
         {"nvlink": Link("nvlink", host.gpu.nvlink_gb_s, host.gpu.source_title)} if host.link == "nvlink" else {}
@@ -90,10 +88,9 @@ def links(host: Instance) -> dict[str, Link]:
 
 @functools.cache
 def storage() -> dict[str, float]:
-    """Instance type to what its instance store reads, GB/s, as random reads of 4 KiB give it.
+    """Instance type to the read rate of its instance store, GB/s, with random reads of 4 KiB.
 
-    Raises StoreError for a table that is damaged.
-    """
+    Raises StoreError for a damaged table."""
     path = FOLDER / "storage.csv"
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -107,11 +104,10 @@ def storage() -> dict[str, float]:
 
 
 def attention_flops(shape: Shape, tokens: float, cached: float = 0.0) -> float:
-    """FLOP of the attention itself, all layers: scores and values of `tokens` new tokens over each other and over
-    `cached` earlier ones.
+    """FLOP of attention in all layers: scores and values of `tokens` new tokens over each other and `cached` earlier
+    ones.
 
-    Causal: a new token sees itself and what is before it; a sliding layer its window alone; linear attention is in the
-    weights' products."""
+    It is causal; a sliding layer sees its window; linear attention is counted with the weights' products."""
     heads, per_pair = shape.heads, 2 * (shape.head_dim + shape.head_dim)
     if shape.latent:
         per_pair = 2 * (
@@ -139,11 +135,11 @@ def prefill_s(
     budget: int = BATCHED_TOKENS,
     alone: bool = True,
 ) -> float:
-    """Seconds to compute `tokens` of a prompt whose first `cached` tokens have their KV already, in passes of at most
-    `budget` tokens.
+    """Seconds to compute `tokens` of a prompt whose first `cached` tokens have their KV, in passes of at most `budget`
+    tokens.
 
-    The output head is computed for the last token alone. With `alone` false, what a prompt adds to passes that are made
-    anyway: its arithmetic. Raises ParameterError for a model with experts, of which a pass reads a part."""
+    The output head is computed for the last token only. With `alone` false: the arithmetic that the prompt adds to
+    passes that run anyway. Raises ParameterError for a model with experts, of which a pass reads only some."""
     if tokens < 1 or cached < 0 or budget < 1:
         raise ParameterError(
             "no such prefill",
@@ -163,9 +159,7 @@ def prefill_s(
 
 @dataclass(frozen=True)
 class Prefix:
-    """A prompt of `tokens` of which `cached_tokens` are found: seconds to the first token without the cache and with
-    it.
-    """
+    """A prompt of `tokens`, `cached_tokens` of them found: seconds to the first token without the cache and with it."""
 
     tokens: int
     cached_tokens: int
@@ -187,11 +181,9 @@ def prefix(
     budget: int = BATCHED_TOKENS,
     block_tokens: int | None = None,
 ) -> Prefix:
-    """Time to first token of a prompt of `shared` tokens that an earlier one had, and `own` that none had; one request,
-    nothing else running.
+    """Time to first token of a prompt with `shared` tokens of an earlier one and `own` new ones; one request alone.
 
-    `block_tokens`: of the prefix cache, as `pages` has it when None.
-    """
+    `block_tokens` of the prefix cache; None: `pages` decides."""
     prompt = shared + own
     cached_tokens = pages.cached_tokens(shared, prompt, block_tokens or pages.layout(shape, tp=tp).block_tokens)
     cold = prefill_s(shape, machine, prompt, tp=tp, budget=budget)
@@ -215,10 +207,10 @@ def request_throughput(
     tp: int = 1,
     block_tokens: int | None = None,
 ) -> float:
-    """Requests a second that a busy server finishes when a share `hit_rate` of them finds the prefix.
+    """Requests a second of a busy server when a share `hit_rate` of them finds the prefix.
 
-    In the time in which one slot makes its `output` tokens, each of the `concurrency` slots has one prompt computed.
-    Cache for all of them is taken for granted (`capacity`), a hit's blocks as held once for all."""
+    While one slot makes its `output` tokens, each of the `concurrency` slots has one prompt computed. Their cache is
+    assumed to fit (`capacity`), with a hit's blocks held once for all."""
     if not 0 <= hit_rate <= 1:
         raise ParameterError("no such hit rate", value=hit_rate, allowed="a share from 0 to 1")
     prompt = shared + own
@@ -231,8 +223,8 @@ def request_throughput(
 
 @dataclass(frozen=True)
 class Handover:
-    """Prefill on one GPU and decode on another, against the same two as replicas that do both: what a prompt costs, and
-    TPOT and requests a second of either.
+    """Prefill on one GPU and decode on another, against two replicas that do both: the cost of a prompt, and TPOT and
+    requests a second of either.
     """
 
     kv_bytes: int
@@ -260,11 +252,10 @@ def hand_over(
     tp: int = 1,
     budget: int = BATCHED_TOKENS,
 ) -> Handover:
-    """Two GPUs (or two groups of `tp`) and `concurrency` requests between them. The transfer adds to time to first
-    token, once a request.
+    """Two GPUs (or groups of `tp`) and `concurrency` requests between them; the transfer adds once to time to first
+    token.
 
-    Raises ParameterError for fewer requests than there are replicas.
-    """
+    Raises ParameterError for fewer requests than replicas."""
     if concurrency < 2:
         raise ParameterError("too few requests for two GPUs", value=concurrency, allowed="2 or more")
     size = shape.kv_bytes(prompt, tp=tp)
@@ -282,31 +273,29 @@ def hand_over(
 def needed_gb_s(
     shape: Shape, machine: Machine, prompt: int, *, share: float = 1.0, tp: int = 1, budget: int = BATCHED_TOKENS
 ) -> float:
-    """GB/s at which the KV cache of a prompt moves in `share` of the time that its prefill takes, for one GPU."""
+    """GB/s by GPU at which a prompt's KV cache moves in `share` of the time that its prefill takes."""
     return shape.kv_bytes(prompt, tp=tp) / (share * prefill_s(shape, machine, prompt, tp=tp, budget=budget)) / 1e9
 
 
 def restore_s(shape: Shape, link: Link, tokens: int, *, overhead_s: float = 0.0, tp: int = 1) -> float:
-    """Seconds until the KV cache of `tokens` is back in GPU memory: `overhead_s` for every request, and the bytes.
-
-    The GPU can work for others meanwhile.
+    """Seconds until the KV cache of `tokens` is back in GPU memory: `overhead_s` a request, and the bytes. Meanwhile
+    the GPU can work for others.
     """
     return overhead_s + link.seconds(shape.kv_bytes(tokens, tp=tp))
 
 
 def recompute_s(shape: Shape, machine: Machine, tokens: int, *, tp: int = 1) -> float:
-    """Seconds of the GPU's arithmetic to compute it again, in passes that are made anyway."""
+    """Seconds of arithmetic to compute these tokens again, in passes that run anyway."""
     return prefill_s(shape, machine, tokens, tp=tp, budget=tokens, alone=False)
 
 
 def break_even_tokens(
     shape: Shape, machine: Machine, link: Link, *, overhead_s: float = 0.0, tp: int = 1, highest: int = 2**20
 ) -> int | None:
-    """The shortest prefix, in whole blocks, from which restoring is quicker than computing again; None where it is not
-    up to `highest`.
+    """The shortest prefix, in whole blocks, that is restored faster than computed; None where there is none up to
+    `highest`.
 
-    There is one such length: recomputing grows at least in proportion to its tokens, and restoring at most so, from its
-    overhead on."""
+    There is one such length: recomputing grows at least in proportion to the tokens, restoring at most."""
 
     def pays(blocks: int) -> bool:
         restored_s = restore_s(shape, link, blocks * BLOCK_TOKENS, overhead_s=overhead_s, tp=tp)
@@ -322,15 +311,13 @@ def break_even_tokens(
 
 
 def _work(shape: Shape, tp: int) -> Work:
-    """A rank's work in a prefill: `theory.work` without the output head, which is computed for one token of a prompt
-    alone.
-    """
+    """A rank's work in a prefill: `calibration.work` without the output head, which runs for one token a prompt."""
     if shape.experts:
         raise ParameterError(
             "the time of a pass is not predicted for a model with experts", value=shape.name, allowed="a dense model"
         )
     head = shape.vocabulary * shape.hidden * shape.dtype_bytes
-    # The full-attention share of the cache is what grows with context; a window or a state is small beside the weights.
+    # Only full attention's cache grows with context; windows and states are small beside the weights.
     growing = (
         shape.kv_bytes_per_token(context=math.inf) if "sliding" in shape.layer_kinds else shape.kv_bytes_per_token()
     )

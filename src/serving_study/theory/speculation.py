@@ -1,10 +1,8 @@
-"""The arithmetic of speculation: the accept-or-correct rule, tests that tell it from wrong rules, and what a round
-yields.
+"""The arithmetic of speculation: the accept-or-correct rule, tests that tell it from wrong rules, and a round's yield.
 
-`p` is the target's distribution of the next token, `q` the draft's, both over one vocabulary. What can mislead: a test
-that passes says nothing until the same test has been seen to fail, so `RULES` has wrong rules beside the right one; and
-`alpha`, the chance that one proposal is kept, is not the `acceptance_rate` of a server's counters, which sinks as k
-grows.
+`p` is the target's distribution of the next token, `q` the draft's, over one vocabulary. What can mislead: a test that
+passes proves nothing until it has been seen to fail, so `RULES` has wrong rules too; `alpha`, the chance that one
+proposal is kept, is not a server's `acceptance_rate`, which falls as k grows.
 
     >>> from serving_study.theory import speculation
     >>> round(speculation.expected_tokens(0.8, 3), 3)
@@ -32,7 +30,7 @@ SMALLEST_EXPECTED = 5
 
 
 class Emitted(NamedTuple):
-    """n tokens that left the rule, and for each whether it is the draft's own proposal."""
+    """n tokens that a rule emitted, and for each whether it is the draft's proposal."""
 
     tokens: np.ndarray
     accepted: np.ndarray
@@ -47,7 +45,7 @@ class Fit(NamedTuple):
 
 
 class Distributions(NamedTuple):
-    """Real pairs: `target` and `draft` have one row a position, one column a token."""
+    """Next-token distributions of two models: `target` and `draft` have one row a position, one column a token."""
 
     target: np.ndarray
     draft: np.ndarray
@@ -55,8 +53,8 @@ class Distributions(NamedTuple):
 
 
 def accept(p, q, rng: np.random.Generator, n: int) -> Emitted:
-    """The right rule, n times: draw x from q, keep it with probability min(1, p/q), else draw from max(0, p - q),
-    normalised.
+    """The right rule, n times: draw x from q, keep it with probability min(1, p/q), else draw from normalised max(0, p
+    - q).
     """
     p, q = _pair(p, q)
     tokens, kept = _propose(p, q, rng, n)
@@ -67,12 +65,14 @@ def accept(p, q, rng: np.random.Generator, n: int) -> Emitted:
 
 
 def accept_all(p, q, rng: np.random.Generator, n: int) -> Emitted:
-    """A wrong rule: every proposal is kept, so that the draft's distribution leaves the server."""
+    """A wrong rule: every proposal is kept, so the output has the draft's distribution."""
     return Emitted(_draw(_pair(p, q)[1], rng, n), np.ones(n, bool))
 
 
 def correct_from_target(p, q, rng: np.random.Generator, n: int) -> Emitted:
-    """A wrong rule that looks right: what is refused is redrawn from p, which counts twice where p already won."""
+    """A wrong rule that looks right: a refused proposal is redrawn from p, which counts p twice where it already
+    won.
+    """
     p, q = _pair(p, q)
     tokens, kept = _propose(p, q, rng, n)
     tokens[~kept] = _draw(p, rng, np.count_nonzero(~kept))
@@ -80,7 +80,7 @@ def correct_from_target(p, q, rng: np.random.Generator, n: int) -> Emitted:
 
 
 def match(p, q, rng: np.random.Generator, n: int) -> Emitted:
-    """Right but wasteful: the target draws its own token, and the proposal counts as accepted when it is the same."""
+    """Right but wasteful: the target draws its own token, and an equal proposal counts as accepted."""
     p, q = _pair(p, q)
     tokens = _draw(p, rng, n)
     return Emitted(tokens, tokens == _draw(q, rng, n))
@@ -95,7 +95,7 @@ RULES: dict[str, Callable[..., Emitted]] = {
 
 
 def emitted(p, q, rule: str) -> np.ndarray:
-    """The distribution that leaves `rule`, by algebra rather than by drawing."""
+    """The distribution that `rule` emits, by algebra."""
     p, q = _pair(p, q)
     forms = {
         "accept or correct": p,
@@ -109,18 +109,18 @@ def emitted(p, q, rule: str) -> np.ndarray:
 
 
 def acceptance_probability(p, q) -> float:
-    """Chance that one proposal is kept: the sum of min(p, q), which is 1 - `total_variation`."""
+    """The chance that one proposal is kept: the sum of min(p, q), 1 - `total_variation`."""
     return float(np.minimum(*_pair(p, q)).sum())
 
 
 def total_variation(p, q) -> float:
-    """Half the sum of |p - q|: the largest difference in probability that the two give to any set of tokens."""
+    """Half the sum of |p - q|: the largest difference in the probability that the two give to any set of tokens."""
     return float(np.abs(np.subtract(*_pair(p, q))).sum() / 2)
 
 
 def goodness_of_fit(tokens, p) -> Fit:
-    """Pearson's chi-square of drawn `tokens` against p, tokens expected fewer than 5 times pooled into one cell;
-    p-value 0 for an impossible token.
+    """Pearson's chi-square of drawn `tokens` against p; tokens expected fewer than 5 times share a cell; an impossible
+    token gives p-value 0.
     """
     p, tokens = _pair(p, p)[0], np.asarray(tokens)
     if (
@@ -137,7 +137,7 @@ def goodness_of_fit(tokens, p) -> Fit:
     observed, expected = np.bincount(tokens, minlength=len(p))[order], len(tokens) * p[order]
     degrees = int(np.count_nonzero(expected >= SMALLEST_EXPECTED))
     if degrees and expected[degrees:].sum() < SMALLEST_EXPECTED:
-        degrees -= 1  # the pool is too small for a cell and takes in the smallest of the others
+        degrees -= 1  # the pool is too small for a cell, so it takes in the smallest other one
     if observed[expected == 0].any():
         return Fit(float("inf"), degrees, 0.0)
     observed, expected = (np.append(values[:degrees], values[degrees:].sum()) for values in (observed, expected))
@@ -146,8 +146,8 @@ def goodness_of_fit(tokens, p) -> Fit:
 
 
 def combine(p_values) -> dict[str, float]:
-    """Two tests that many p-values come from a right rule, evenly from 0 to 1 (missing ones left out): `fisher`, and
-    `uniform` (Kolmogorov–Smirnov).
+    """Two tests whether p-values (nan left out) are uniform, as a right rule's are: `fisher`, and `uniform`
+    (Kolmogorov–Smirnov).
     """
     values = np.array([value for value in p_values if not np.isnan(value)], float)
     if not len(values) or values.min() < 0 or values.max() > 1:
@@ -157,9 +157,7 @@ def combine(p_values) -> dict[str, float]:
 
 
 def expected_tokens(alpha, k):
-    """Tokens that a round of k proposals yields on average, the target's own included, each kept with chance `alpha`
-    alone.
-    """
+    """Mean tokens of a round of k proposals, the target's own included, each kept with chance `alpha`."""
     alpha, k = np.asarray(alpha, float), np.asarray(k)
     if not np.all((alpha >= 0) & (alpha <= 1)) or not np.all((k >= 1) & (k % 1 == 0)):
         raise ParameterError(
@@ -171,26 +169,20 @@ def expected_tokens(alpha, k):
 
 
 def acceptance_rate(alpha, k):
-    """Accepted over drafted tokens, as servers count: what follows a refusal was drafted in vain, so it sinks as k
-    grows.
-    """
+    """Accepted over drafted tokens, as servers count: proposals after a refusal are wasted, so it falls as k grows."""
     return (expected_tokens(alpha, k) - 1) / k
 
 
 def alpha_of(rate: float, k: int) -> float:
-    """The `alpha` at which `acceptance_rate` is `rate`: what every proposal would have to be kept with.
-
-    Missing (nan) for a rate outside 0 to 1.
-    """
+    """The `alpha` at which `acceptance_rate` is `rate`; nan for a rate outside 0 to 1."""
     return (
         float(optimize.brentq(lambda alpha: acceptance_rate(alpha, k) - rate, 0, 1)) if 0 <= rate <= 1 else float("nan")
     )
 
 
 def speedup(alpha, k, cost_ratio, *, verification: float = 1.0):
-    """Speed against plain decoding.
-
-    `cost_ratio` is a draft pass, `verification` the checking pass, in target passes for one token.
+    """Speed over plain decoding. `cost_ratio` is a draft pass, `verification` the checking pass, in target passes of
+    one token.
     """
     if np.any(np.asarray(cost_ratio) < 0) or np.any(np.asarray(verification) <= 0):
         raise ParameterError(
@@ -202,7 +194,7 @@ def speedup(alpha, k, cost_ratio, *, verification: float = 1.0):
 
 
 def break_even(k: int, cost_ratio: float) -> float:
-    """The `alpha` above which k proposals pay at all; missing (nan) when drafting costs as much as it can ever save."""
+    """The `alpha` above which k proposals pay; nan when drafting costs as much as it can save."""
     pays = speedup(1.0, k, cost_ratio) > 1
     return float(optimize.brentq(lambda alpha: speedup(alpha, k, cost_ratio) - 1, 0, 1)) if pays else float("nan")
 
@@ -216,8 +208,8 @@ def distributions(
     prompts: Path = OWN,
     say: Callable[[str], None] = print,
 ) -> Distributions:
-    """Both models' next-token distributions at `positions` places of the texts in `prompts`; computed once, then from
-    the cache.
+    """Both models' next-token distributions at `positions` places of the texts in `prompts`, computed once and then
+    cached.
     """
     checkpoints.check_draft(target, draft, heterogeneous=False)
     if positions < 1 or "random" in (target.weights, draft.weights):
@@ -268,7 +260,7 @@ def _draw(p, rng, n) -> np.ndarray:
 
 
 def _pair(p, q) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 that sums to 1; stored float32 sums to 1 only nearly."""
+    """Both as float64 that sums to 1, which stored float32 does only nearly."""
     p, q = np.asarray(p, float), np.asarray(q, float)
     if p.shape != q.shape:
         raise ModelError(

@@ -128,7 +128,7 @@ def tiers(wanted: CacheSizes) -> Figure:
 
 
 def _prefixes(wanted: CacheSizes, host: str, place: Instance) -> pandas.DataFrame:
-    shape, machine, rows = shapes.load(wanted.model), reuse.machine(place), []
+    shape, machine, rows = shapes.load(wanted.model), reuse.prefill_machine(place), []
     for tokens in map(int, np.unique(np.geomspace(64, 32768, 40).astype(int))):
         prediction = reuse.prefix(
             shape, machine, shared=tokens, own=wanted.own_tokens, budget=cache_sizes.batched_tokens(host)
@@ -143,11 +143,15 @@ def _panel(host: str, place: Instance) -> str:
 
 
 def _needed(shape: shapes.Shape, host: str, place: Instance, tokens: int) -> float:
-    return reuse.needed_gb_s(shape, reuse.machine(place), tokens, budget=cache_sizes.batched_tokens(host))
+    return reuse.needed_gb_s(shape, reuse.prefill_machine(place), tokens, budget=cache_sizes.batched_tokens(host))
 
 
 def _fetching(wanted: CacheSizes, place: Instance, link) -> dict[int, float]:
-    shape, machine, overhead_s = shapes.load(wanted.model), reuse.machine(place), wanted.restore_overhead_ms / 1000
+    shape, machine, overhead_s = (
+        shapes.load(wanted.model),
+        reuse.prefill_machine(place),
+        wanted.restore_overhead_ms / 1000,
+    )
     return {
         tokens: reuse.recompute_s(shape, machine, tokens) / reuse.restore_s(shape, link, tokens, overhead_s=overhead_s)
         for tokens in (2**power for power in range(6, 19))

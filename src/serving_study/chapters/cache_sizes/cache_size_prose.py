@@ -114,5 +114,5 @@ def _hybrid_layout() -> pages.Layout:
 
 
 def _needed_gb_s(wanted: CacheSizes, host: str) -> float:
-    machine, budget = reuse.machine(ceilings.of_host(host)), cache_sizes.batched_tokens(host)
+    machine, budget = reuse.prefill_machine(ceilings.of_host(host)), cache_sizes.batched_tokens(host)
     return reuse.needed_gb_s(shapes.load(wanted.model), machine, wanted.shared_tokens, budget=budget)

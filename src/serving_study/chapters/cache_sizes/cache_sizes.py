@@ -280,7 +280,10 @@ def prefixes_against_reference(own_tokens: int = 20) -> pandas.DataFrame:
     cold = pandas.concat([figures.loc["prefix-off"], figures.loc["prefix-on"].iloc[:1]]).mean()
     warm = figures.loc["prefix-on"].iloc[1:].mean()
     prediction = reuse.prefix(
-        shapes.load(calibration.TARGET), reuse.machine(ceilings.of_host(REFERENCE_HOST)), shared=3001, own=own_tokens
+        shapes.load(calibration.TARGET),
+        reuse.prefill_machine(ceilings.of_host(REFERENCE_HOST)),
+        shared=3001,
+        own=own_tokens,
     )
     frame = pandas.DataFrame(
         {
@@ -312,7 +315,7 @@ def throughputs(
         return reuse.request_throughput(shape, machine, **tokens, concurrency=concurrency, hit_rate=hits)
 
     for host in hosts:
-        machine = reuse.machine(ceilings.of_host(host))
+        machine = reuse.prefill_machine(ceilings.of_host(host))
         most = rate(machine, max(hit_rates)) / rate(machine, 0.0)
         rows.append({"host": host} | {hits: rate(machine, hits) for hits in hit_rates} | {"most": most})
     return pandas.DataFrame(rows)
@@ -333,7 +336,7 @@ def throughputs_of(wanted: CacheSizes, hosts: Sequence[str]) -> pandas.DataFrame
 
 def batched_tokens(host: str) -> int:
     """Tokens of one pass at most, as vLLM has it by default on this host's GPU."""
-    return capacity.Server(shapes.load(calibration.TARGET), ceilings.of_host(host).gpu).batched_tokens
+    return capacity.Deployment(shapes.load(calibration.TARGET), ceilings.of_host(host).gpu).batched_tokens
 
 
 def handovers(model: str, hosts: Sequence[str], *, prompt: int, output: int, concurrency: int) -> pandas.DataFrame:
@@ -347,7 +350,7 @@ def handovers(model: str, hosts: Sequence[str], *, prompt: int, output: int, con
                 continue
             prediction = reuse.hand_over(
                 shape,
-                reuse.machine(ceilings.of_host(host)),
+                reuse.prefill_machine(ceilings.of_host(host)),
                 link,
                 prompt=prompt,
                 output=output,
@@ -376,7 +379,7 @@ def tiers(model: str, hosts: Sequence[str], overhead_s: float, lengths: Sequence
     shape, rows = shapes.load(model), []
     for host in hosts:
         place = ceilings.of_host(host)
-        on = reuse.machine(place)
+        on = reuse.prefill_machine(place)
         for name, link in reuse.links(place).items():
             if name in ("nvlink", "pcie"):
                 continue

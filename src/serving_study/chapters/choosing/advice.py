@@ -1,11 +1,11 @@
-"""Which measured arms meet a service's targets, at which concurrency, ranked by throughput and by cost; and those that
-miss, by how much.
+"""Which measured arms meet a service's targets, at which concurrency, ranked by throughput and cost; and by how much
+the others miss.
 
-Only cells whose certificate passed count. A figure is the geometric mean of its repeats, its interval Student's t at 95
-% over their logarithms and at least the noise floor, as in every comparison of the book; an interval with the target
-inside decides nothing. A p99 over fewer than a hundred requests is their slowest, and is not judged; an arm whose
-acceptance was prescribed is shown, and is never the answer. What can mislead: the load is the section's, not yours; and
-where nothing was measured only medians can be predicted, which is labelled so.
+Only cells with a passed certificate count. A figure is the geometric mean of its repeats; its interval is Student's t
+at 95 % over their logarithms, at least the noise floor; an interval that holds the target decides nothing. A p99 over
+fewer than a hundred requests is not judged, and an arm with prescribed acceptance is shown but never the answer. What
+can mislead: the load is the section's, not yours; where nothing was measured only medians can be predicted, and are
+labelled so.
 
     >>> from serving_study.chapters.choosing import advice
     >>> advice.of_host("h200x1", 3, advice.targets(["ttft_p99_ms=500"])).answer.arm        # doctest: +SKIP
@@ -34,7 +34,7 @@ SLOS = {
     for statistic, column in STATISTICS.items()
 }
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}
-ENOUGH = {"p95": 20, "p99": 100}  # requests of a cell: with fewer, its slowest stands for that percentile
+ENOUGH = {"p95": 20, "p99": 100}  # least requests of a cell; with fewer, the percentile is its slowest request
 MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "undecided", "misses", "unknown"
 ORDER = (MEETS, UNDECIDED, MISSES, UNKNOWN)
 OF_ARMS = "each arm's own model"  # in a section whose header has none for all
@@ -42,18 +42,18 @@ OF_ARMS = "each arm's own model"  # in a section whose header has none for all
 
 @dataclass(frozen=True)
 class Target:
-    """One service-level objective: the latency `name` (`ttft_p99_ms`) at most `limit_ms`."""
+    """A service-level objective: the latency `name` (`ttft_p99_ms`) is at most `limit_ms`."""
 
     name: str
     limit_ms: float
 
     @property
     def metric(self) -> str:
-        """The column of cells.csv."""
+        """Its column of cells.csv."""
         return SLOS[self.name]
 
     def too_few(self, requests: int) -> str | None:
-        """Why a cell of so many requests says nothing of this target; None where it does."""
+        """Why a cell of so many requests cannot be judged by this target; None where it can."""
         statistic = self.name.split("_")[1]
         needed = ENOUGH.get(statistic, 0)
         return f"not enough requests for {statistic}: {requests} of {needed}" if requests < needed else None
@@ -61,8 +61,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure over `repeats` (0: predicted); `low` and `high` are its interval's ends, equal to the value where
-    nothing bounds the noise.
+    """The mean of `repeats` (0: predicted), and its interval `low` to `high`, equal to the value where nothing bounds
+    the noise.
     """
 
     value: float
@@ -75,10 +75,8 @@ class Figure:
 class Row:
     """An arm at a concurrency.
 
-    `over` is by how much the worst target is exceeded (0.44: 44 %, negative: kept), `worst` its name. `requests` are
-    those of one repeat; `why` says of a target without a figure why there is none; `prescribed` is whether the engine
-    was told what to accept.
-    """
+    `over` is the relative excess over its `worst` target (0.44: 44 % above; negative: kept). `requests` are those of
+    one repeat; `why` says why a target has no figure; `prescribed`: the engine was told what to accept."""
 
     host: str
     arm: str
@@ -99,8 +97,7 @@ class Row:
 class Advice:
     """All rows of a host, the best first.
 
-    `basis` is `measured` or `predicted`, `where` says whose results or which constants.
-    """
+    `basis` is `measured` or `predicted`, `where` names the results or constants."""
 
     host: str
     section: int
@@ -115,18 +112,16 @@ class Advice:
 
     @property
     def answer(self) -> Row | None:
-        """The first row whose acceptance, if it has one, was measured."""
+        """The first row whose acceptance, if any, was measured."""
         return next((row for row in self.rows if not row.prescribed), None)
 
     @property
     def found(self) -> bool:
-        """Whether an arm was measured to meet every target, its acceptance too."""
+        """Whether an arm with measured acceptance was measured to meet every target."""
         return self.basis == "measured" and any(row.verdict == MEETS and not row.prescribed for row in self.rows)
 
     def arms(self, verdict: str) -> list[Row]:
-        """One row an arm whose best verdict this is: the concurrency with the highest throughput, or, of arms that
-        miss, the nearest miss.
-        """
+        """One row an arm: the highest throughput of its best verdict, or its nearest miss."""
         best = {}
         for row in self.rows:
             best.setdefault(row.arm, row)
@@ -137,10 +132,7 @@ class Advice:
 
 
 def targets(texts: Sequence[str]) -> tuple[Target, ...]:
-    """Targets from `NAME=MS`; a column's name (`p99_ttft_ms`) is taken as well.
-
-    Raises ParameterError naming the allowed ones.
-    """
+    """Targets from `NAME=MS`; NAME may be a column (`p99_ttft_ms`). Raises ParameterError naming the allowed ones."""
     by_column, parsed = {column: name for name, column in SLOS.items()}, []
     for text in texts:
         name, sign, value = (part.strip() for part in text.partition("="))
@@ -178,11 +170,11 @@ def of_host(
     root: Path | None = None,
     own: str | None = None,
 ) -> Advice:
-    """What was measured on a host, judged; predictions where nothing was.
+    """A host's measurements, judged; predictions where there are none.
 
-    Looks in `root`, else in this machine's results, else in the published ones, for an instance type also under its
-    GPUs' profile. `own` is the name of this machine, whose results may be its own. Raises HostError where nothing
-    was measured and nothing can be predicted."""
+    Looks in `root`, else in this machine's results, else in the published ones; for an instance type also under its
+    GPUs' profile. `own` is this machine's name. Raises HostError where nothing was measured and nothing can be
+    predicted."""
     price = price or prices.known(host)
     place, host = ceilings.instances().get(host), store.host_named(host, section, root)
     for name in [host, *([f"{place.gpu.name}x{place.count}"] if place else [])]:
@@ -269,15 +261,15 @@ def _row(
 
 
 def _figure(values: pandas.Series, noise: float) -> Figure | None:
-    """Geometric mean and interval; where nothing bounds the noise, the interval is the value."""
+    """Geometric mean and interval; the interval is the value where nothing bounds the noise."""
     if values.empty:
         return None
     return Figure(*comparisons.bounded(*comparisons.interval(values, noise)), len(values))
 
 
 def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) -> tuple[str, float | None, str | None]:
-    """Misses if one target certainly does, unknown if one has no figure, undecided if one interval holds its target,
-    else meets.
+    """`misses` if one target certainly does, `unknown` if one has no figure, `undecided` if one lies in its interval,
+    else `meets`.
     """
     known = [(target, latencies[target.name]) for target in wanted if latencies[target.name]]
     excess, worst = max(
@@ -291,8 +283,8 @@ def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) ->
 
 
 def _ranked(rows: list[Row]) -> tuple[Row, ...]:
-    """Qualifying rows by throughput, then the undecided, those whose mean is inside first, then those that miss by how
-    little.
+    """First rows that meet, by throughput; then the undecided, those with a good mean first; then misses by their
+    excess.
     """
     excess = lambda row: max(0.0, row.over) if row.verdict in (UNDECIDED, MISSES) else 0.0  # noqa: E731
     return tuple(sorted(rows, key=lambda row: (ORDER.index(row.verdict), excess(row), -row.throughput.value)))
@@ -358,179 +350,3 @@ def _predicted(
         {},
         price,
     )
-
-
-def lines(advice: Advice) -> list[str]:
-    """The advice as text."""
-    asked = (
-        ", ".join(f"{target.name} <= {target.limit_ms:g}" for target in advice.targets)
-        or "none, so every certified arm qualifies"
-    )
-    out = [
-        f"section {advice.section} on {advice.host}, {advice.basis}: {advice.where}"
-        + "".join(f"; {words}" for words in (advice.engine, advice.labels) if words),
-        f"targets: {asked}",
-    ]
-    out.append(
-        f"price: {advice.price}"
-        if advice.price
-        else f"price: none known for {advice.host}; --price USD_PER_HOUR adds the cost"
-    )
-    if advice.left_out:
-        out.append(
-            "left out: "
-            + ", ".join(f"{count} cell{'s' if count > 1 else ''} ({why})" for why, count in advice.left_out.items())
-        )
-    hidden = [row for row in advice.rows if row.verdict == UNKNOWN and row not in advice.arms(UNKNOWN)]
-    if hidden and advice.basis == "measured":
-        out.append(
-            "not judged: "
-            + ", ".join(
-                f"{row.arm} at {row.concurrency} ({'; '.join(dict.fromkeys(row.why.values()))})" for row in hidden
-            )
-        )
-    unjudged = [
-        target.name for target in advice.targets if advice.basis == "predicted" and target.name not in PREDICTED
-    ]
-    if unjudged:
-        out.append(f"not judged: {', '.join(unjudged)}; theory predicts {', '.join(PREDICTED)} alone")
-    heads = {
-        MEETS: "meets every target" if advice.basis == "measured" else "predicted to meet what is judged",
-        UNDECIDED: "undecided: the interval holds a target, more repeats would tell",
-        MISSES: "misses",
-        UNKNOWN: "unknown: a figure is withheld, not predicted, or of too few requests",
-    }
-    for verdict, head in heads.items():
-        rows = advice.arms(verdict)
-        if rows:
-            out += [f"{head}:", *(f"  {place:>2}  {_text(row, advice)}" for place, row in enumerate(rows, start=1))]
-    if advice.basis == "measured" and not advice.found:
-        out.append("no measured arm meets every target")
-    return out
-
-
-def sentence(advice: Advice) -> str:
-    """The best of it in a sentence or two, beside it the middle one of those that do as well."""
-    kind = "measured" if advice.basis == "measured" else "predicted, not measured"
-    row = advice.answer
-    if row is None or row.verdict == UNKNOWN:
-        reasons = dict.fromkeys(why for row in advice.rows for why in row.why.values())
-        return f"On {advice.host} no cell can be judged{': ' if reasons else ''}{'; '.join(reasons)}."
-    what = f"{row.arm} at concurrency {row.concurrency}"
-    said = {
-        MEETS: f"{what} has the highest output throughput within the targets, {_range(row.throughput)} tok/s"
-        f"{_measured_with(row)}",
-        MISSES: f"no arm meets the targets. The nearest is {what}: {row.worst} is {row.over:.0%} above its target",
-        UNDECIDED: f"no arm certainly meets the targets. The best that is undecided is {what}, "
-        f"{_range(row.throughput)} tok/s{_measured_with(row)}",
-    }[row.verdict]
-    alike = [other for other in advice.rows if other.verdict == row.verdict and not other.prescribed]
-    middle = alike[len(alike) // 2]
-    unjudged = "; ".join(f"{name} is not judged, {why}" for name, why in row.why.items())
-    said += f" ({unjudged})" if unjudged else ""
-    if row.verdict != MISSES and len(alike) > 1:
-        place = "middle" if len(alike) > 2 else "other"
-        said += (
-            f"; that is the best of {len(alike)}, the {place} one is {middle.arm} at concurrency {middle.concurrency} "
-            f"with {_range(middle.throughput)}"
-        )
-    above = list(dict.fromkeys(other.arm for other in advice.rows[: advice.rows.index(row)]))
-    return f"On {advice.host}, {kind}: {said}." + (
-        f" {', '.join(above)} stood above it with an acceptance that was prescribed, which is no answer."
-        if above
-        else ""
-    )
-
-
-def _measured_with(row: Row) -> str:
-    """`(128 requests, 3 repeats)`; nothing for a prediction."""
-    if not row.repeats:
-        return ""
-    return f" ({row.requests} requests, {f'{row.repeats} repeats' if row.repeats > 1 else 'one draw'})"
-
-
-def about(advice: Advice) -> str:
-    """`h200x1, measured, vLLM 0.25.1, random weights`: what a caption says of these figures."""
-    return ", ".join(filter(None, [advice.host, advice.basis, advice.engine, advice.labels]))
-
-
-def table(advice: Advice) -> pandas.DataFrame:
-    """One row an arm, best first: `verdict`, `arm`, `concurrency`, output throughput and the targets' figures as text
-    with intervals, cost.
-    """
-    rows = []
-    for verdict in ORDER:
-        for row in advice.arms(verdict):
-            label = " (predicted)" if advice.basis != "measured" else " (no answer)" if row.prescribed else ""
-            cells = {
-                "verdict": verdict + label,
-                "arm": row.arm + (" (prescribed acceptance)" if row.prescribed else ""),
-                "concurrency": row.concurrency,
-                "output tok/s": _range(row.throughput),
-            }
-            cells |= {
-                f"{target.name} ≤ {target.limit_ms:g}": _range(row.latencies[target.name])
-                if row.latencies[target.name]
-                else row.why.get(target.name)
-                for target in advice.targets
-            }
-            if row.repeats:
-                cells |= {"requests": row.requests, "repeats": row.repeats}
-            cells |= {"exceeded by": f"{row.over:.0%} ({row.worst})" if row.verdict == MISSES else None}
-            rows.append(cells | ({"USD a million tokens": row.usd_per_million} if advice.price else {}))
-    return pandas.DataFrame(rows)
-
-
-def across(of_hosts: Sequence[Advice]) -> list[str]:
-    """The cheapest and the fastest qualifying arm of several hosts; nothing for one host."""
-    rows = [
-        row
-        for advice in of_hosts
-        if advice.basis == "measured"
-        for row in advice.rows
-        if row.verdict == MEETS and not row.prescribed
-    ]
-    priced = [row for row in rows if row.usd_per_million is not None]
-    if len(of_hosts) < 2 or not rows:
-        return []
-    name = lambda row: f"{row.arm} on {row.host} at concurrency {row.concurrency}"  # noqa: E731
-    best = max(rows, key=lambda row: row.throughput.value)
-    out = ["", f"fastest: {name(best)}, {best.throughput.value:,.1f} tok/s out"]
-    if priced:
-        cheapest = min(priced, key=lambda row: row.usd_per_million)
-        out.append(
-            f"cheapest: {name(cheapest)}, {cheapest.usd_per_million:.2f} USD a million output tokens (of "
-            "the hosts with a price)"
-        )
-    return out
-
-
-def _text(row: Row, advice: Advice) -> str:
-    cost = f"  {row.usd_per_million:8.2f} USD/M" if row.usd_per_million is not None else ""
-    repeats = "" if not row.repeats else f"  {row.repeats} repeat{'s' if row.repeats > 1 else ''}"
-    seen = "".join(
-        f"  {name} {_range(figure)}" + (f" ({figure.repeats} of {row.repeats})" if figure.repeats < row.repeats else "")
-        for name, figure in row.latencies.items()
-        if figure
-    )
-    missing = "".join(
-        f"  {name} – ({row.why.get(name, 'no figure')})"
-        for name, figure in row.latencies.items()
-        if not figure and advice.basis == "measured"
-    )
-    missing += "  acceptance prescribed: no answer" if row.prescribed else ""
-    miss = f"  {row.worst} exceeded by {row.over:.0%}" if row.verdict == MISSES else ""
-    return (
-        f"{row.arm:<18} concurrency {row.concurrency:<3} {_range(row.throughput):>24} tok/s "
-        f"out{cost}{repeats}{seen}{missing}{miss}"
-    )
-
-
-def _range(figure: Figure) -> str:
-    form = "{:,.0f}" if figure.value >= 1000 else "{:,.1f}"
-    ends = (
-        ""
-        if figure.low == figure.high or figure.repeats == 1
-        else f" [{form.format(figure.low)}, {form.format(figure.high)}]"
-    )
-    return form.format(figure.value) + ends

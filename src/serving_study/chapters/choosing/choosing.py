@@ -1,13 +1,10 @@
-"""Which technique for which problem, from figures: measured on this host, measured elsewhere, published by the
-reference study, or predicted.
+"""Which technique for which problem, from figures: measured here, elsewhere, by the reference study, or predicted.
 
-An *effect* is a ratio of an arm to the arm it replaces: throughput, TPOT, TTFT, KV tokens. Those of stored cells have
-the certificate of every comparison in the book, and an interval where they were repeated; those of the reference study
-have neither; predictions stand only where nothing was measured, and say so. An effect is *grounded* unless the engine
-was told what to accept, or a gain rests on too few accepted tokens: what is not is shown as evidence, with its label,
-and is neither a rule nor an answer. What can mislead: throughput is of output tokens in our cells and in predictions,
-of all tokens in the reference study; and an effect belongs to its model, GPU, engine and load, which is why a second
-host stands beside the first.
+An *effect* is a ratio of an arm to the arm it replaces: throughput, TPOT, TTFT, KV tokens. Stored cells give it a
+certificate and, where repeated, an interval; the reference study gives neither; predictions stand only where nothing
+was measured. An effect is *grounded* unless the engine was told what to accept or the gain rests on too few accepted
+tokens; others are shown, labelled, but give no rule. What can mislead: throughput is of output tokens in our cells and
+predictions, of all tokens in the reference study; and an effect belongs to its model, GPU, engine and load.
 
     >>> from serving_study.chapters.choosing import choosing
     >>> choosing.effects("cpu")[["technique", "basis", "ratio"]]                    # doctest: +SKIP
@@ -55,11 +52,11 @@ class Choosing(Parameters):
 def effects(
     host: str, *, instance: str = "g6.xlarge", instances: str = "g5.12xlarge", model: str = calibration.TARGET
 ) -> pandas.DataFrame:
-    """Every effect of every technique, one row a metric and concurrency; a technique of which nothing is known has one
-    row without a ratio.
+    """Every effect of every technique, one row a metric and concurrency; an unknown technique has one row without a
+    ratio.
 
     Predictions are for `host` where its ceilings are known, for `instance` (one GPU) and for `instances` (several);
-    `settled` drops those that a measurement has settled."""
+    `settled` drops those that a measurement replaces."""
     rows = [
         effect
         for section in (3, 4, 5)
@@ -93,8 +90,12 @@ def effects(
 
 
 def settled(frame: pandas.DataFrame, host: str) -> pandas.DataFrame:
-    """Without predictions for techniques that somebody measured; those for `host` stay until it is measured itself."""
-    seen = frame[frame["basis"].isin([HERE, PUBLISHED, REFERENCE])]
-    here = frame["technique"].isin(seen.loc[seen["host"] == host, "technique"])
-    anywhere = frame["technique"].isin(seen["technique"])
-    return frame[(frame["basis"] != PREDICTED) | ~(here | (anywhere & (frame["host"] != host)))].reset_index(drop=True)
+    """Without predictions for techniques that were measured anywhere; those for `host` stay until it is measured
+    itself.
+    """
+    measured = frame[frame["basis"].isin([HERE, PUBLISHED, REFERENCE])]
+    measured_here = frame["technique"].isin(measured.loc[measured["host"] == host, "technique"])
+    measured_anywhere = frame["technique"].isin(measured["technique"])
+    return frame[
+        (frame["basis"] != PREDICTED) | ~(measured_here | (measured_anywhere & (frame["host"] != host)))
+    ].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Rules and decisions, each with the figures that it rests on: a technique's best arm, and the middle one with it."""
+"""Rules and decisions with the figures they rest on: a technique's best arm, and the middle one with it."""
 
 import math
 
@@ -34,8 +34,8 @@ from .techniques import (
 def ordered(
     frame: pandas.DataFrame, technique: str, metric: str, *, basis: str, best: bool = True, arms: str = ".*"
 ) -> list[pandas.DataFrame]:
-    """The grounded cells of each arm of a technique, on one basis: first that which does best by `metric`, in the
-    geometric mean over its concurrencies. With `best` false: that which does worst at the lowest concurrency.
+    """The grounded cells of each arm of a technique on one basis, the best first by `metric` (geometric mean over
+    concurrencies); with `best` false, the worst first at the lowest concurrency.
     """
     rows = frame[
         (frame["technique"] == technique)
@@ -58,9 +58,7 @@ def ordered(
 def pick(
     frame: pandas.DataFrame, technique: str, metric: str, *, basis: str | None = None, **chosen
 ) -> pandas.DataFrame:
-    """The cells of that arm of a technique which comes first in `ordered`, on the first basis that has it; empty where
-    none has.
-    """
+    """The first arm's cells of `ordered`, on the first basis that has any; else empty."""
     for wanted in (basis,) if basis else (HERE, PUBLISHED, REFERENCE, PREDICTED):
         if alike := ordered(frame, technique, metric, basis=wanted, **chosen):
             return alike[0]
@@ -70,9 +68,9 @@ def pick(
 def phrase(
     frame: pandas.DataFrame, technique: str, metric: str, *, basis: str | None = None, best: bool = True, **chosen
 ) -> str:
-    """`draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64; the best of 3, in the middle draft-k5: TPOT 0.58× …
-    (reference study, l4x1; section 3, vLLM 0.27.1, 10–128 requests, one draw; nothing bounds the noise)`, or `not
-    measured`. The first of several arms never stands without the middle one of its kind.
+    """The best arm in words: `draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64; the best of 3, in the middle
+    draft-k5: TPOT 0.58× … (reference study, l4x1; section 3, vLLM 0.27.1, 10–128 requests, one draw; nothing
+    bounds the noise)`, or `not measured`. The best of several arms is never given without the middle one.
     """
     cells = pick(frame, technique, metric, basis=basis, best=best, **chosen)
     if cells.empty:
@@ -95,20 +93,20 @@ def phrase(
 
 
 def _figures(cells: pandas.DataFrame, metric: str) -> str:
-    """`draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64`: the lowest concurrency, the highest, and the best one."""
+    """`draft-k3: TPOT 0.55× at concurrency 1, 0.84× at 64`: lowest and highest concurrency, and the best one."""
     rows = cells[cells["metric"] == metric]
     by_concurrency = rows.set_index("concurrency")
     extreme = by_concurrency["ratio"].idxmin() if metric in (TPOT, TTFT) else by_concurrency["ratio"].idxmax()
     ends = sorted({int(end) for end in [*end_concurrencies(rows), extreme] if end == end})
-    what = [
+    ratios = [
         f"{ratio_text(by_concurrency.loc[concurrency])} at {'concurrency ' if place == 0 else ''}{concurrency}"
         for place, concurrency in enumerate(ends)
     ] or [ratio_text(rows.iloc[0])]
-    return f"{rows.iloc[0]['arm']}: {metric} {', '.join(what)}"
+    return f"{rows.iloc[0]['arm']}: {metric} {', '.join(ratios)}"
 
 
 def set_aside(frame: pandas.DataFrame, technique: str, metric: str, basis: str) -> list[str]:
-    """What was measured on a basis and is no answer, a line a host: which arms, and why."""
+    """What was measured on a basis but is no answer, a line a host: which arms, and why."""
     rows = frame[
         (frame["technique"] == technique) & (frame["metric"] == metric) & (frame["basis"] == basis) & ~frame["grounded"]
     ]
@@ -116,7 +114,7 @@ def set_aside(frame: pandas.DataFrame, technique: str, metric: str, basis: str) 
     for _, cells in rows.groupby("host", sort=False):
         why = dict.fromkeys(word for words in cells["labels"] for word in words.split(", ") if word)
         arms = [
-            f"{arm} at {', '.join(str(int(at)) for at in sorted(of_arm['concurrency'].unique()))}"
+            f"{arm} at {', '.join(str(int(concurrency)) for concurrency in sorted(of_arm['concurrency'].unique()))}"
             for arm, of_arm in cells.groupby("arm", sort=False)
         ]
         lines.append(f"no answer: {', '.join(arms)} ({place_of(cells.iloc[0])}; {'; '.join(why)})")
@@ -124,7 +122,7 @@ def set_aside(frame: pandas.DataFrame, technique: str, metric: str, basis: str) 
 
 
 def known(frame: pandas.DataFrame, technique: str, metric: str, **chosen) -> str:
-    """The phrases of every basis that has the figure, one a line, and what was set aside: this host first, predictions
+    """The phrases of every basis with a figure, one a line, and what was set aside: this host first, predictions
     last.
     """
     lines = []
@@ -136,7 +134,7 @@ def known(frame: pandas.DataFrame, technique: str, metric: str, **chosen) -> str
 
 
 def too_large() -> str:
-    """What became of a model that does not fit: the reference study's start, and the arithmetic for the same GPU."""
+    """A model that does not fit: the reference study's start, and the arithmetic for its GPU."""
     figures = reference.load(5)
     starts = figures[(figures["metric"] == "start_outcome") & figures["text"].str.startswith("failed", na=False)]
     parts = []
@@ -147,9 +145,9 @@ def too_large() -> str:
         after = f" after {seconds.iloc[0]:.0f} s" if len(seconds) else ""
         parts.append(f"{row.arm} {row.text}{after} ({REFERENCE}, {row.host})")
     prediction = capacity.predict(
-        capacity.Server(shapes.load("qwen2.5-14b-instruct"), ceilings.gpu("a10g"), max_num_seqs=128)
+        capacity.Deployment(shapes.load("qwen2.5-14b-instruct"), ceilings.gpu("a10g"), max_num_seqs=128)
     )
-    arithmetic = "does not start" if not prediction.starts else f"holds {prediction.tokens} tokens"
+    arithmetic = "does not start" if not prediction.can_start else f"holds {prediction.tokens} tokens"
     return (
         "\n".join(parts)
         + f"\n{prediction.weights_gib:.1f} GiB of weights {arithmetic} in {ceilings.gpu('a10g').memory_gib:.1f} "
@@ -166,7 +164,7 @@ def figure(
     highest: bool = False,
     against: str | None = None,
 ) -> float:
-    """One ratio of an arm at its lowest concurrency, or the highest; NaN where there is none."""
+    """An arm's ratio at its lowest or highest concurrency; NaN where there is none."""
     rows = frame[(frame["arm"] == arm) & (frame["metric"] == metric) & (frame["basis"] == basis)].sort_values(
         "concurrency"
     )
@@ -214,17 +212,18 @@ def rules(frame: pandas.DataFrame) -> dict[str, float | str]:
 
 
 def _spoken(frame: pandas.DataFrame, technique: str, basis: str) -> str:
-    """What is known of a technique's TPOT on one basis, as part of a sentence: the phrase, and what was set aside."""
+    """A technique's TPOT on one basis as part of a sentence: the phrase, and what was set aside."""
     text = phrase(frame, technique, TPOT, basis=basis)
     lines = ([] if text == NOTHING else [text]) + set_aside(frame, technique, TPOT, basis)
     return "; ".join(lines) or NOTHING
 
 
 def same_draft() -> pandas.DataFrame:
-    """Sections 3 and 4 on one draft, where a host has both: a row an arm at the lowest concurrency, with `ratio` of
-    output throughput to the baseline's and, of repeats, `low` and `high`; and what differs between the two: `prompts`
-    (the data set), `requests` of one repeat, `answer_tokens` of each, `repeats`. `best` marks each section's highest.
-    """
+    """Sections 3 and 4 with one draft, where a host has both: a row an arm at the lowest concurrency.
+
+    `ratio` is output throughput over the baseline's, with `low` and `high` of repeats; `prompts` (the data set),
+    `requests` of a repeat, `answer_tokens` of each and `repeats` differ between the two; `best` marks each section's
+    highest."""
     rows = []
     for host in hosts_with_results(4, "")[1:]:
         frames = {section: frame for section in (3, 4) if (frame := newest(host, section)) is not None}
@@ -270,7 +269,7 @@ def _draft_of(frame: pandas.DataFrame) -> tuple | None:
 
 
 def disagreement(table: pandas.DataFrame) -> str:
-    """In a sentence a host: which k each section has its best with, and whether either is sure."""
+    """A sentence a host: each section's best k, and whether either is certain."""
     words = []
     for host, rows in table.groupby("host", sort=False):
         parts = [
@@ -286,7 +285,7 @@ def disagreement(table: pandas.DataFrame) -> str:
 
 
 def advised(host: str, wanted: tuple[advice.Target, ...], section: int = 3) -> list[advice.Advice]:
-    """Advice for this host, where something is measured or can be predicted, and for every other host with results."""
+    """Advice for this host, where it is measured or can be predicted, and for every other host with results."""
     others, of_hosts = [name for name in store.measured_hosts(section) if name != host], []
     for name in [host, *others]:
         try:
@@ -297,8 +296,8 @@ def advised(host: str, wanted: tuple[advice.Target, ...], section: int = 3) -> l
 
 
 def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The decision table: `problem`, `look first at`, `what is known`, every figure of it out of `frame` or the
-    reference tables.
+    """The decision table: `problem`, `look first at`, `what is known`; every figure is from `frame` or the reference
+    tables.
     """
     of = lambda *names, **chosen: known(frame, *names, **chosen)  # noqa: E731
     rows = [

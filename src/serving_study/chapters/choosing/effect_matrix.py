@@ -1,4 +1,4 @@
-"""The matrix of techniques, and what is said of a figure in it: where it was measured, how far it may be believed."""
+"""The matrix of techniques, with where each figure was measured and how far it may be believed."""
 
 import math
 
@@ -55,7 +55,7 @@ def repeats_text(cells: pandas.DataFrame) -> str:
 
 
 def how_sure(cells: pandas.DataFrame) -> str:
-    """How far a figure may be believed: what bounds its noise, and of how many figures it says that they differ."""
+    """How far figures may be believed: what bounds their noise, and how many of them certainly differ."""
     first = cells.iloc[0]
     if first["basis"] == PREDICTED:
         return "arithmetic"
@@ -72,8 +72,8 @@ def how_sure(cells: pandas.DataFrame) -> str:
 
 
 def said(cells: pandas.DataFrame, metric: str) -> str:
-    """A metric at the lowest and the highest concurrency of one arm's cells, one a line, with intervals where there
-    are. A dash where it is not known.
+    """A metric at the lowest and highest concurrency of one arm's cells, one a line, with intervals; a dash where
+    unknown.
     """
     rows = cells[cells["metric"] == metric]
     if rows["concurrency"].isna().all():

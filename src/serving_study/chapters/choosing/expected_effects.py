@@ -1,4 +1,4 @@
-"""Effects that theory predicts of a host, for techniques that nobody measured on it."""
+"""Predicted effects on a host of techniques that nobody measured there."""
 
 from ...errors import HostError
 from ...hardware import ceilings
@@ -17,11 +17,11 @@ def has_ceilings(host: str) -> bool:
 
 
 def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
-    """What arithmetic says for a host: `theory.predict`'s arms, and `reuse`'s trades at one length each; of several
-    GPUs section 3's only if it is one's own.
+    """`predictions.predict`'s arms and `reuse`'s trades at one length each; a host of several GPUs has section 5's
+    arms, and with `own` also section 3's.
     """
     place, shape, rows = ceilings.of_host(host), shapes.load(model), []
-    machine, links = calibration.machine(place), reuse.links(place)
+    machine, links = calibration.calibrated(place), reuse.links(place)
     by_name = {technique.name: technique for technique in TECHNIQUES}
     for section in (3,) if place.count == 1 else (5,) if not own else (3, 5):
         table = (
@@ -93,11 +93,11 @@ def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
                 by_name["KV offload"], f"{LONG} tokens, host memory", "recomputing", PREDICTED, host, TTFT, 1, ratio
             )
         )
-    starts = [
-        capacity.predict(capacity.Server(shape, place.gpu, max_num_seqs=128, kv_element_bytes=size))
+    by_element_size = [
+        capacity.predict(capacity.Deployment(shape, place.gpu, max_num_seqs=128, kv_element_bytes=size))
         for size in (None, 1)
     ]
-    if starts[0].starts:
+    if by_element_size[0].can_start:
         rows.append(
             effect_row(
                 by_name["quantised KV cache"],
@@ -107,7 +107,7 @@ def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
                 host,
                 KV,
                 None,
-                starts[1].tokens / starts[0].tokens,
+                by_element_size[1].tokens / by_element_size[0].tokens,
             )
         )
     return rows

@@ -1,5 +1,4 @@
-"""Effects of stored cells and of the reference study: each arm against the one that it replaces, with the certificate
-and the interval that every comparison in the book has."""
+"""Effects of stored cells and of the reference study: each arm against the one that it replaces."""
 
 import math
 import re
@@ -34,7 +33,7 @@ def hosts_with_results(section: int, host: str) -> list[str]:
 
 
 def measured_rows(host: str, section: int, basis: str) -> list[dict]:
-    """Effects of a host's newest cells, as `comparisons.compare` has them; section 4's arms are section 3's."""
+    """Effects of a host's newest cells, by `comparisons.compare`; section 4 has section 3's techniques."""
     frame = newest(host, section)
     if frame is None:
         return []
@@ -89,7 +88,7 @@ def better(ratios: pandas.Series, metric: str) -> pandas.Series:
 
 
 def _certificate(outcomes: set[str]) -> str:
-    """What an effect's cells come to: those that failed took no part in it."""
+    """The certificate of an effect's cells; failed ones took no part in it."""
     return certificates.PASS if outcomes <= {certificates.PASS, certificates.FAIL} else certificates.UNKNOWN
 
 
@@ -100,8 +99,8 @@ def _of_cells(
     column: str,
     of_arm: pandas.DataFrame | None = None,
 ) -> dict:
-    """What has to be said of an arm's cells at one concurrency: engine, requests of one repeat, repeats (those that
-    both arms have), the share of steps with proposals over all cells `of_arm`, labels, and whether it is grounded.
+    """Columns of an arm's cells at one concurrency: engine, requests of a repeat, repeats (that both arms have), share
+    of steps with proposals over all cells `of_arm`, labels, and whether it is grounded.
     """
     usable = comparisons.usable(cells).dropna(subset=[column])
     with_base = comparisons.usable(base).dropna(subset=[column])
@@ -141,8 +140,8 @@ def newest(host: str, section: int) -> pandas.DataFrame | None:
 
 
 def reused_rows(host: str, basis: str) -> list[dict]:
-    """Section 7's effects: TTFT behind a prefix that was found over the cold first one, the control's, and of prefixes
-    that a tier gave back over computing them.
+    """Section 7's effects on TTFT: with the prefix found over the cold first request, the control's, and a tier's
+    prefixes over computing them.
     """
     frame, by_name = newest(host, 7), {technique.name: technique for technique in TECHNIQUES}
     if frame is None:
@@ -185,8 +184,8 @@ def reused_rows(host: str, basis: str) -> list[dict]:
 
 
 def quantised_rows(host: str, basis: str) -> list[dict]:
-    """The cache of 8-bit numbers against the model's own, of section 7's starts and loads; nothing where it was not
-    measured. What it does to answers is not in these figures.
+    """The 8-bit cache against the model's own, in section 7's starts and loads; empty where unmeasured. Its effect on
+    answers is not in these figures.
     """
     known = store_of(host, 7)
     if known is None:
@@ -230,7 +229,7 @@ def quantised_rows(host: str, basis: str) -> list[dict]:
 
 
 def reference_rows(section: int) -> list[dict]:
-    """Effects in the reference study's tables: throughput and latencies by concurrency, KV tokens of the starts."""
+    """Effects in the reference study's tables: throughput and latencies by concurrency, KV tokens of starts."""
     figures, rows = reference.load(section), []
     arms = by_arm(old_cells.with_arm_columns(figures))
     values = {
@@ -239,7 +238,8 @@ def reference_rows(section: int) -> list[dict]:
     }
     for (host, arm, column, concurrency), value in values.items():
         metric = next(
-            (name for name, theirs in THEIRS.items() if theirs == column), KV if column == "kv_cache_tokens" else None
+            (name for name, of_reference in THEIRS.items() if of_reference == column),
+            KV if column == "kv_cache_tokens" else None,
         )
         for technique in (technique for technique in TECHNIQUES if technique.section == section and metric):
             same = (other for place, other, name, at in values if (place, name, at) == (host, column, concurrency))
@@ -264,11 +264,11 @@ def reference_rows(section: int) -> list[dict]:
 
 
 def reference_prefix_rows() -> list[dict]:
-    """TTFT with the prefix found over TTFT of computing it, and the same five requests with the cache off: the control.
-
-    Medians, as `prefixes.published` has them."""
+    """TTFT with the prefix found over TTFT of computing it, and of the same five requests without the cache, the
+    control; medians, as in `prefixes.published`.
+    """
     [technique] = [technique for technique in TECHNIQUES if technique.name == "prefix caching"]
-    names = {ours: theirs for theirs, ours in prefixes.OF_REFERENCE.items()}
+    names = {arm: reference_name for reference_name, arm in prefixes.OF_REFERENCE.items()}
     columns = {"section": 7, "engine": OF_REFERENCE}
     return [
         effect_row(

@@ -1,4 +1,4 @@
-"""What a technique is, which arms of which section show it, and what a row of its effects holds."""
+"""What a technique is, which arms of which section show it, and the columns of its effects."""
 
 import math
 from collections.abc import Mapping
@@ -119,7 +119,7 @@ TECHNIQUES = (
 
 
 def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio, **columns) -> dict:
-    """One row of `effects`; what is not told is missing."""
+    """One row of `effects`; what is not given is missing."""
     row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
     missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
     return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | columns

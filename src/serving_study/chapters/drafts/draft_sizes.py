@@ -1,11 +1,10 @@
-"""What a draft of a given size costs, before anything is trained: weights, bytes of a pass, and the acceptance that
-makes it pay.
+"""What a draft of a given size costs, before training: weights, bytes of a pass, and the acceptance that makes it pay.
 
-What can mislead: a cost ratio by bytes is a lower bound, since a pass also costs what does not shrink with the model.
+What can mislead: a cost ratio by bytes is a lower bound, since parts of a pass do not shrink with the model.
 
     >>> from serving_study.models import checkpoints
     >>> from serving_study.chapters.drafts import draft_sizes
-    >>> draft_sizes.size(models.planned("smollm2-135m-instruct").config).parameters
+    >>> draft_sizes.size(checkpoints.planned("smollm2-135m-instruct").config).parameters
     134515008
 """
 
@@ -28,7 +27,7 @@ CHUNKS = {True: 4096, False: 512}  # rows of logits at a time, on a GPU or a CPU
 
 @dataclass(frozen=True)
 class Size:
-    """What a model weighs: parameters, and the bytes that a decode pass reads in bf16, output embedding included."""
+    """A model's parameters, and the bytes that a decode pass reads in bf16, output embedding included."""
 
     parameters: int
     bytes_a_pass: int
@@ -36,7 +35,7 @@ class Size:
 
 
 def student_config(wanted: Distillation, target: dict) -> dict:
-    """config.json of the student: a Llama of the wanted size, with the target's vocabulary, special tokens and
+    """The student's config.json: a Llama of the wanted size with the target's vocabulary, special tokens and
     positions.
     """
     kept = {
@@ -70,12 +69,12 @@ def size(config: dict) -> Size:
 
 
 def cost_ratio(student: dict, target: dict) -> float:
-    """A draft pass in passes of the target, by the bytes that each reads; the least that it can be."""
+    """A draft pass in target passes, by the bytes that each reads; a lower bound."""
     return size(student).bytes_a_pass / size(target).bytes_a_pass
 
 
 def candidates(wanted: Distillation, target: dict, others: Sequence[dict]) -> pandas.DataFrame:
-    """The wanted size and others beside it: what a pass reads, its cost, and the acceptance from which each k pays."""
+    """The wanted size and others: bytes of a pass, cost, and the acceptance from which each k pays."""
     rows = []
     for changes in ({}, *others):
         other = wanted.replaced(**changes)
@@ -95,9 +94,7 @@ def candidates(wanted: Distillation, target: dict, others: Sequence[dict]) -> pa
 
 
 def memory_gib(wanted: Distillation, target: dict, gpu: bool) -> float:
-    """Memory that training takes at its peak: both models, the optimizer, one chunk's logits, and activations of one
-    batch.
-    """
+    """Peak memory of training: both models, the optimizer, one chunk's logits, and one batch's activations."""
     student, teacher = (size(config).parameters for config in (student_config(wanted, target), target))
     weights = 16 * student + (BF16 if gpu else 4) * teacher + 4 * target["vocab_size"] * target["hidden_size"]
     logits = 7 * 4 * CHUNKS[gpu] * target["vocab_size"]

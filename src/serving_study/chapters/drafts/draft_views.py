@@ -1,7 +1,7 @@
-"""Section 4's tables and figure about a draft before it is served: its size, its training, its held-out prompts.
+"""Section 4's tables and figures of a draft before it is served: size, training, held-out prompts.
 
-What a server made of the draft is shown by `drafts.served_table`. What can mislead: acceptance is only what it is on
-the held-out texts, and a cost ratio by bytes is the least that a pass can cost.
+What a server made of it is in `served_drafts`. What can mislead: acceptance is that of the held-out texts, and a cost
+ratio by bytes is a lower bound.
 
     >>> draft_views.rounds_table(trained)                                                    # doctest: +SKIP
 """
@@ -29,7 +29,7 @@ LOOKS = {"acceptance": "acceptance, temperature 1", "agreement": "agreement, tem
 
 
 def cost_ratio(wanted: Distillation, target: Model) -> float:
-    """A pass of the wanted student in passes of its target, by bytes."""
+    """A pass of the wanted student in target passes, by bytes."""
     return draft_sizes.cost_ratio(draft_sizes.student_config(wanted, target.config), target.config)
 
 
@@ -39,7 +39,7 @@ def break_even(wanted: Distillation, target: Model) -> float:
 
 
 def other_sizes(wanted: Distillation, target: Model) -> list[dict]:
-    """Changes to the wanted student that make the sizes shown beside it: other depths, then other widths below the
+    """Changes to the wanted student for the sizes shown beside it: other depths, then other widths below the
     target's.
     """
     depths = [{"layers": 1}, {"layers": 2 * wanted.layers}]
@@ -56,7 +56,7 @@ def other_sizes(wanted: Distillation, target: Model) -> list[dict]:
 
 
 def sizes_table(wanted: Distillation, target: Model) -> Styler:
-    """What the wanted student and others beside it weigh, cost, and have to reach."""
+    """What the wanted student and others weigh, cost, and must reach."""
     table = draft_sizes.candidates(wanted, target.config, other_sizes(wanted, target))
     formats = {column: "{:.2f}" for column in table if column.startswith("breaks")} | {
         "cost ratio": "{:.3f}",
@@ -74,7 +74,7 @@ def sizes_table(wanted: Distillation, target: Model) -> Styler:
 
 
 def training_figure(trained: Trained, wanted: Distillation, target: Model) -> Figure:
-    """Left the divergence of each step, right what the looks at held-out prompts saw."""
+    """Left the divergence of each step, right the evaluations on held-out prompts."""
     steps, looks = trained.steps(), trained.held_out()
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
     left.plot(steps["tokens"] / 1e6, steps["kl"], color=plots.PALETTE[2], lw=1.2)
@@ -89,7 +89,7 @@ def training_figure(trained: Trained, wanted: Distillation, target: Model) -> Fi
 
 
 def sources_table(trained: Trained) -> Styler:
-    """The last look by where its prompts are from."""
+    """The last evaluation by the origin of its prompts."""
     names = {"own": "data/prompts", "written": "written by the target"}
     looks = {label: trained.last[f"{column}_by_source"] for column, label in LOOKS.items()}
     return tables.style(
@@ -123,7 +123,7 @@ def side_by_side_table(both: pandas.DataFrame, trained: Trained, target: Model) 
 
 
 def predicted(trained: Trained, cost: float) -> pandas.DataFrame:
-    """One row a k: the tokens of a held-out round, and the speed-up if a pass costs `cost`, or twice that."""
+    """One row a k: tokens of a held-out round, and the speed-up if a pass costs `cost`, or twice that."""
     rounds = trained.last["rounds"]
     frame = pandas.DataFrame(
         {"k": [int(k) for k in rounds], "tokens a round": [seen["tokens_a_round"] for seen in rounds.values()]}
@@ -143,7 +143,7 @@ def predicted_table(trained: Trained, wanted: Distillation, target: Model) -> St
 
 
 def values(trained: Trained, wanted: Distillation, target: Model, served_tokens: int) -> dict[str, float]:
-    """What section 4's sentences say, by the names that they use."""
+    """The values in section 4's sentences, by name."""
     student = draft_sizes.size(draft_sizes.student_config(wanted, target.config))
     return {
         "head_share": 100 * student.head_share,
@@ -162,10 +162,10 @@ def values(trained: Trained, wanted: Distillation, target: Model, served_tokens:
 
 
 def surface(ks, marks: pandas.DataFrame, source: str) -> Figure:
-    """Lines of equal speed-up over acceptance and cost, one panel a k, and on them `marks`: `label` (a colour),
-    `alpha`, `cost`, `marker`, `filled`, and `k`, missing for a mark of every panel. `source` says below where they are
-    from.
-    """
+    """Lines of equal speed-up over acceptance and cost, one panel a k.
+
+    `marks` has `label` (a colour), `alpha`, `cost`, `marker`, `filled`, and `k` (missing: in every panel); `source`
+    below the figure says where they are from."""
     alphas, highest = np.linspace(0, 0.99, 100), max(0.6, 1.15 * marks["cost"].max())
     costs, levels = np.linspace(0.01, highest, 60), [0.5, 0.8, 1, 1.2, 1.5, 2, 3]
     grid = drawing.panels(pandas.DataFrame({"k": list(ks)}), "k", 3, 2.6)

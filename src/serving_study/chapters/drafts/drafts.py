@@ -1,8 +1,7 @@
-"""A trained draft as a folder that an engine loads: weights, the target's tokenizer, the log of its training, and a
-card.
+"""A trained draft as a folder that an engine loads: weights, the target's tokenizer, the training's log, and a card.
 
-What can mislead: acceptance is only what it is on texts like those that were held out. The book's own prompts share
-sentences with one another, so the figures of prompts that the target wrote stand beside them.
+What can mislead: acceptance is that of texts like the held-out ones. The book's own prompts share sentences with one
+another, so figures of prompts that the target wrote are shown too.
 
     >>> from serving_study import paths
     >>> from serving_study.chapters.drafts import drafts
@@ -30,7 +29,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json"
 
 @dataclass(frozen=True)
 class Trained:
-    """A packed draft: its folder, its model, and what training said."""
+    """A packed draft: its folder, model, and training log."""
 
     folder: Path
     model: Model
@@ -40,7 +39,7 @@ class Trained:
         return pandas.DataFrame([entry for entry in self.training["log"] if entry["event"] == "step"])
 
     def held_out(self) -> pandas.DataFrame:
-        """One row an evaluation; the last one is of the bf16 weights as packed."""
+        """One row an evaluation; the last is of the bf16 weights as packed."""
         rows = [entry for entry in self.training["log"] if entry["event"] == "held_out"]
         return pandas.DataFrame(rows)[["step", "tokens", "share", "acceptance", "agreement"]]
 
@@ -50,16 +49,16 @@ class Trained:
 
     @property
     def device(self) -> str:
-        """What it was trained on, as training named it."""
+        """The device that it was trained on."""
         return self.training["versions"]["device"]
 
     @property
     def truncated(self) -> dict | None:
-        """The same look at the target's own first layers as a draft; None where training made none."""
+        """The same evaluation of the target's first layers as a draft; None where there was none."""
         return next((entry for entry in self.training["log"] if entry["event"] == "truncated"), None)
 
     def positions(self) -> pandas.DataFrame:
-        """Acceptance by position, rate and tokens a round at temperature 0, one row a k."""
+        """One row a k: acceptance by position, rate, and tokens a round, at temperature 0."""
         rows = []
         for k, figures in self.last["rounds"].items():
             row = {
@@ -73,11 +72,9 @@ class Trained:
 
 
 def pack(wanted: Distillation, target: Model, folder: Path) -> Trained:
-    """A Hugging Face folder of what was trained in `folder`, under `.cache/models/NAME`: weights, the target's
-    tokenizer, log and card.
+    """A Hugging Face folder under `.cache/models/NAME` of what was trained in `folder`.
 
-    Raises ModelError when it is too large for `data/models/` and the draft is of the embedded model, which ships.
-    """
+    Raises ModelError for a draft of the embedded model that is too large to ship in `data/models/`."""
     training = files.read(folder / "training.json")
     out = paths.CACHE / "models" / wanted.name
 
@@ -104,12 +101,12 @@ def pack(wanted: Distillation, target: Model, folder: Path) -> Trained:
 
 
 def load(folder: Path) -> Trained:
-    """A packed draft, as `pack` or the book left it."""
+    """A packed draft."""
     return Trained(folder, checkpoints.resolve(str(folder)), files.read(folder / "training.json"))
 
 
 def card(wanted: Distillation, target: Model, training: dict, folder: Path) -> str:
-    """README.md of a packed draft: how it was made, from what, under which licence, digests, what training said."""
+    """A packed draft's README.md: how it was made, from what, under which licence, digests, results of training."""
     config, data = draft_sizes.student_config(wanted, target.config), training["data"]
     looks = [entry for entry in training["log"] if entry["event"] == "held_out"]
     digests = [
@@ -178,8 +175,8 @@ def card(wanted: Distillation, target: Model, training: dict, folder: Path) -> s
 
 
 def check_tokenizer(target: Model) -> None:
-    """A draft proposes token ids: it needs the target's tokenizer file, no larger than the vocabulary, and a chat
-    template to ask with.
+    """Raises ModelError where a target's tokenizer file is missing, larger than the vocabulary, or without a chat
+    template.
     """
     from tokenizers import Tokenizer
 

@@ -1,17 +1,11 @@
-"""An EAGLE-3 head for a target: what it costs, what is refused before training, the training, and the folder that vLLM
+"""An EAGLE-3 head for a target: its cost, what is refused before training, the training, and the folder that vLLM
 loads.
 
-It learns from the answers that a student of `distillation` learns from, and is served with the method `eagle3`. What
-can mislead: the head has no embedding of its own and is no model by itself; its figures hold for hidden states of the
-target that it was trained on.
-
-A pass reads, with width d, feed-forward width m, h and g heads of size s for queries and keys, a vocabulary of V tokens
-and three of the target's states, 3d² + 2ds(h + 2g) + hsd + 3dm + Vd weights. For SmolLM2-135M-Instruct and V = 8,192:
-0.995 + 1.106 + 0.332 + 2.654 + 4.719 = 9.81 million, against the target's 134.5 million a cost ratio of 0.073; 3d²
-only in the first pass of a round. Training on two cores at 90 · 10⁹ operations a second, about 55 of them in
-practice: the target's states take 2 · 106 million operations a token, three unrolled steps 6 · (1.0 + 3 · 8.8) = 165
-million an answer token. Seven minutes of states are about 100,000 tokens, two thirds of them answers; ten minutes of
-training read each of these three times.
+It learns from the answers of `distillation` and is served with the method `eagle3`. What can mislead: the head has no
+embedding of its own and is no model by itself; its figures hold for the hidden states of its target. A pass reads 3d²
++ 2ds(h + 2g) + hsd + 3dm + Vd weights: width d, feed-forward width m, h query and g key heads of size s, V tokens of
+vocabulary, and three of the target's states (3d², only in the first pass of a round). For SmolLM2-135M-Instruct and V
+= 8,192 that is 9.81 million of the target's 134.5 million.
 
     >>> eagle.train(recipe.resolved(shipped=False), eagle.Head()).folder              # doctest: +SKIP
 """
@@ -47,8 +41,8 @@ BATCH_CHUNK = 512
 
 @dataclass(frozen=True)
 class Head:
-    """What a head has beside the answers, budget, learning rate and seed of a `Distillation`, whose student's sizes do
-    not matter here.
+    """What a head needs beside a `Distillation`'s answers, budget, learning rate and seed; the student's sizes do not
+    matter.
     """
 
     name: str | None = None
@@ -64,10 +58,9 @@ class Head:
 
 
 def resolved(head: Head, wanted: Distillation, target: Model) -> Head:
-    """`head` with a value everywhere.
+    """`head` with all values set.
 
-    Raises ParameterError for values that no head can have, ModelError for a target of another kind.
-    """
+    Raises ParameterError for impossible values, ModelError for a target of another kind."""
     config = target.config
     if (
         config.get("model_type") not in TARGETS
@@ -116,7 +109,7 @@ def resolved(head: Head, wanted: Distillation, target: Model) -> Head:
 
 
 def config(head: Head, target: dict) -> dict:
-    """config.json of the head, in the format that vLLM takes without a `speculators` wrapper."""
+    """The head's config.json, in the format that vLLM takes without a `speculators` wrapper."""
     kept = (
         "vocab_size",
         "max_position_embeddings",
@@ -148,9 +141,7 @@ def config(head: Head, target: dict) -> dict:
 
 
 def parameters(config: dict) -> int:
-    """Weights of a head, norms and the tables between the vocabularies left out; all of them are read in the first pass
-    of a round.
-    """
+    """Weights of a head that the first pass of a round reads, without norms and the tables between vocabularies."""
     width, size, states = config["hidden_size"], config["head_dim"], len(config["eagle_aux_hidden_state_layer_ids"])
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     return (
@@ -163,15 +154,13 @@ def parameters(config: dict) -> int:
 
 
 def cost_ratio(config: dict, target: dict, k: int = 1) -> float:
-    """A pass of the head in passes of the target by bytes, on average over a round of k; the least that it can be."""
+    """A pass of the head in target passes by bytes, averaged over a round of k; a lower bound."""
     first = len(config["eagle_aux_hidden_state_layer_ids"]) * config["hidden_size"] ** 2
     return (parameters(config) - first * (k - 1) / k) * draft_sizes.BF16 / draft_sizes.size(target).bytes_a_pass
 
 
 def memory_gib(head: Head, wanted: Distillation, target: Model) -> float:
-    """Memory at the peak of training: states, target, the head with its gradients and moments, and what a batch leaves
-    behind.
-    """
+    """Peak memory of training: states, target, the head with gradients and moments, and one batch's activations."""
     target_config, own = target.config, config(head, target.config)
     per_token = (
         (3 + 24 * head.unroll) * target_config["hidden_size"]
@@ -207,13 +196,13 @@ def check(head: Head, wanted: Distillation, target: Model, host: hosts.Host) -> 
 
 
 def identity(head: Head, wanted: Distillation, target: Model) -> dict:
-    """What decides the weights, flat; nothing of the student."""
+    """What decides the weights, as one flat mapping."""
     kept = {name: value for name, value in distillation.identity(wanted, target).items() if name not in OF_STUDENT}
     return kept | {f"head_{name}": value for name, value in asdict(head).items() if name != "name"}
 
 
 def specification(head: Head, wanted: Distillation, target: Model, host: hosts.Host) -> dict:
-    """What the engine-side script is told."""
+    """The specification that the engine-side script reads."""
     common = {
         name: value
         for name, value in distillation.specification(_named(head, wanted), target, host).items()
@@ -232,9 +221,7 @@ def specification(head: Head, wanted: Distillation, target: Model, host: hosts.H
 
 
 def train(wanted: Distillation, head: Head, *, say: Callable[[str], None] = print) -> drafts.Trained:
-    """The head that is described, trained unless it stands already; answers are written if there are none, and a killed
-    run goes on.
-    """
+    """The head, trained unless it exists; missing answers are written first, and a killed run continues."""
     host, environment, target = distillation.begun(wanted, say)
     head = resolved(head, wanted, target)
     check(head, wanted, target, host)
@@ -267,7 +254,7 @@ def pack(head: Head, wanted: Distillation, target: Model) -> drafts.Trained:
 
 
 def card(head: Head, target: Model, training: dict, head_config: dict) -> str:
-    """README.md of a packed head."""
+    """A packed head's README.md."""
     data, looks = training["data"], [entry for entry in training["log"] if entry["event"] == "held_out"]
     licence = "Apache-2.0, as its target's" if target.name == embedded.NAME else "that of its target"
     rows = [

@@ -1,4 +1,4 @@
-"""Section 4's second half: the target served without and with what was trained for it.
+"""Section 4's second half: the target served with and without what was trained for it.
 
 >>> plan.of_draft(wanted, trained)                                                       # doctest: +SKIP
 """
@@ -10,7 +10,7 @@ from ...hardware import hosts
 from ...measure.plan import Plan
 from ...models import checkpoints, embedded
 from .. import speculation_plan
-from ..speculation_plan import Speculation
+from ..speculation_plan import SpeculativeDecoding
 from . import drafts, eagle, recipe
 from .recipe import Distillation
 
@@ -18,7 +18,7 @@ OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dat
 
 
 def head(header: Distillation, *, say: Callable[[str], None] = print) -> drafts.Trained | None:
-    """The EAGLE-3 head that the header's methods ask for, trained with this host's budget; None where they do not."""
+    """The EAGLE-3 head that the header asks for, trained with this host's budget; None where it does not."""
     if "eagle3" not in header.methods:
         return None
     return eagle.train(recipe.resolved(header, shipped=False), eagle.Head(), say=say)
@@ -31,8 +31,8 @@ def of_draft(
     *,
     say: Callable[[str], None] = print,
 ) -> Plan:
-    """The target without and with its draft, with its EAGLE-3 head where there is one, and with the embedded target's
-    first layers as a draft that nobody trained, on prompts that the draft never saw. With `repeats` 0 it has no cells.
+    """The target alone, with its draft, with its EAGLE-3 head if there is one, and with the embedded target's first
+    layers as an untrained draft, on prompts that the draft never saw. With `repeats` 0 it has no cells.
     """
     host = hosts.detect(wanted.host)
     names = {
@@ -53,7 +53,7 @@ def of_draft(
         else None
     )
     made = speculation_plan.plan(
-        Speculation(**names, **loads, **OF_DRAFT), host, say=say, poor=poor, eagle=head and head.model
+        SpeculativeDecoding(**names, **loads, **OF_DRAFT), host, say=say, poor=poor, eagle=head and head.model
     )
     return replace(
         made,

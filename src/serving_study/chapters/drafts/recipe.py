@@ -1,4 +1,4 @@
-"""What draft is asked for: section 4's parameters, their defaults on this host or of the draft that ships.
+"""Section 4's parameters, and their defaults on this host or of the draft that ships.
 
 >>> recipe.resolved(layers=2).name                                                       # doctest: +SKIP
 'smollm2-135m-instruct-draft'
@@ -145,11 +145,11 @@ DECISIVE = tuple(name for name in Distillation.model_fields if name not in NOT_D
 
 
 def resolved(wanted: Distillation | None = None, *, shipped: bool = True, **given) -> Distillation:
-    """Parameters, with values where none is given: those of the draft that ships under this name if all else is as it
-    was there, or the host's; with `shipped` False always the host's, for what is to be trained here in any case.
+    """Section 4's parameters with all values set.
 
-    Raises ParameterError for values that cannot be used.
-    """
+    Missing ones are those of the draft that ships under this name if everything given agrees with it, else the host's;
+    with `shipped` False always the host's, for what is trained here in any case. Raises ParameterError for unusable
+    values."""
     wanted = (wanted or Distillation()).replaced(**given)
     wanted = wanted.filled({"name": f"{wanted.target.rstrip('/').split('/')[-1].lower()}-draft"})
     host = GPU if hosts.detect(wanted.host).gpus else CPU
@@ -162,6 +162,6 @@ def resolved(wanted: Distillation | None = None, *, shipped: bool = True, **give
 
 
 def shipped_training(name: str) -> dict:
-    """What training said of the draft under `data/models/NAME`; empty where there is none."""
+    """The training log of the draft under `data/models/NAME`; empty without one."""
     file = checkpoints.SHIPPED / name / "training.json"
     return files.read(file) if file.is_file() else {}

@@ -17,11 +17,11 @@ from .drafts import Trained
 
 
 def side_by_side(trained: Trained, target: Model) -> pandas.DataFrame:
-    """The trained draft and, where training looked at it, the target's own first layers: bytes, cost, acceptance on the
-    same held-out answers.
+    """One row a draft, the trained one and, where training evaluated it, the target's first layers: bytes, cost,
+    acceptance on the same held-out answers.
 
-    One row a draft; `by position` is of the largest k, `best k` and `predicted speed-up` are for one request at
-    temperature 0, a pass costing the bytes that it reads."""
+    `by position` is of the largest k; `best k` and `predicted speed-up` are for one request at temperature 0, by bytes.
+    """
 
     def layers(count):
         return f"{count} layer{'s' if count > 1 else ''}"
@@ -64,13 +64,13 @@ def side_by_side(trained: Trained, target: Model) -> pandas.DataFrame:
 
 
 def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.DataFrame:
-    """What a server made of the trained draft and of the target's first layers, beside what was predicted: one row an
-    arm, at the lowest concurrency.
+    """Measured against predicted, one row an arm of the trained draft or the target's first layers, at the lowest
+    concurrency.
 
-    `rate` is the acceptance rate by the server's counters, `predicted_rate` that along held-out answers. `cost` is a
-    draft pass in passes of the target by bytes, `measured_cost` what a step takes beyond a plain one for each proposal
-    counted: drafting, checking, and all that an engine does around them. `speedup` is the baseline's median TPOT over
-    the arm's with its interval `low`, `high` (`comparisons.compare`), `predicted` the formula's with `cost`."""
+    `rate` is the server's acceptance rate, `predicted_rate` that of held-out answers. `cost` is a draft pass in target
+    passes by bytes, `measured_cost` what a proposal adds to a step: drafting, checking, and the engine's work for them.
+    `speedup` is the baseline's median TPOT over the arm's, with its interval `low`, `high` (`comparisons.compare`),
+    `predicted` the formula's with `cost`."""
     columns = [
         "arm",
         "distinction",
@@ -102,20 +102,20 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
         cost = draft_sizes.cost_ratio(
             target.config | {"num_hidden_layers": look["layers"]} if cut else trained.model.config, target.config
         )
-        told, took = look["rounds"].get(str(k)), rounds.loc[comparison.arm]
+        held_out, timing = look["rounds"].get(str(k)), rounds.loc[comparison.arm]
         row = {
             "arm": comparison.arm,
             "distinction": distinction,
             "k": k,
-            "predicted_rate": told["acceptance_rate"] if told else math.nan,
+            "predicted_rate": held_out["acceptance_rate"] if held_out else math.nan,
             "rate": rates[comparison.arm],
             "cost": cost,
-            "measured_cost": took["per_proposal_ms"] / took["plain_ms"],
+            "measured_cost": timing["per_proposal_ms"] / timing["plain_ms"],
         }
         rows.append(
             row
             | {
-                "predicted": told["tokens_a_round"] / (1 + k * cost) if told else math.nan,
+                "predicted": held_out["tokens_a_round"] / (1 + k * cost) if held_out else math.nan,
                 "speedup": 1 / comparison.ratio,
                 "low": 1 / comparison.high,
                 "high": 1 / comparison.low,
@@ -126,7 +126,7 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
 
 
 def served_table(table: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
-    """What `served` found of `frame`, as it is shown: an interval that holds 1 claims nothing."""
+    """`served` as it is shown; an interval that holds 1 claims nothing."""
     columns = {
         "rate, predicted": "predicted_rate",
         "counted": "rate",
@@ -151,7 +151,7 @@ def _interval(row) -> str:
 
 
 def finding(speedups: pandas.DataFrame, frame: pandas.DataFrame) -> str:
-    """What `served` found, in sentences; a speed-up that the noise can explain is no speed-up."""
+    """`served` in sentences; a speed-up that noise can explain is none."""
     if speedups.empty:
         return "The target was not served with its draft here."
     words = []
@@ -170,9 +170,8 @@ def finding(speedups: pandas.DataFrame, frame: pandas.DataFrame) -> str:
 
 
 def marks(both: pandas.DataFrame, speedups: pandas.DataFrame) -> pandas.DataFrame:
-    """Both drafts for `plots.surface`: as `side_by_side` predicts them, circles at temperature 0 (filled) and squares
-    at 1, and as `served` found them, diamonds at the cost that was measured and the `alpha` that comes to the
-    acceptance rate that was counted.
+    """Both drafts for `draft_views.surface`: circles as `side_by_side` predicts them, at temperature 0 (filled) and 1;
+    diamonds as `served` measured them, at the measured cost and the `alpha` of the counted acceptance rate.
     """
     rows = []
     for draft in both.to_dict("records"):

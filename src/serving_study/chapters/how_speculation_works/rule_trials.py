@@ -1,7 +1,7 @@
-"""Section 2's trials: what four rules emit at many places where two real models were compared, and the tests of it.
+"""Section 2's trials: what four rules emit where two real models were compared, and the tests of it.
 
-`run` draws; `tests` judges each rule. What can mislead: the draws are made here, from the models' real distributions;
-no server takes part.
+`run` draws, `tests` judges each rule. What can mislead: tokens are drawn here, from the models' real distributions; no
+server takes part.
 
     >>> trials = rule_trials.run(pair, samples=4000, seed=42)                                # doctest: +SKIP
     >>> rule_trials.tests(trials, level=0.01)["verdict"]                                     # doctest: +SKIP
@@ -54,7 +54,7 @@ class HowSpeculationWorks(Parameters):
 
 @dataclass(frozen=True)
 class Trials:
-    """A pair of distributions (target's, draft's) for each place, and what each rule emitted there."""
+    """(target's, draft's) distributions by place, and what each rule emitted there."""
 
     pairs: Sequence[tuple[np.ndarray, np.ndarray]]
     emitted: dict[str, list[Emitted]]
@@ -62,37 +62,37 @@ class Trials:
 
     @property
     def overlap(self) -> np.ndarray:
-        """The chance by algebra that a proposal is kept, place by place."""
+        """The chance that a proposal is kept by place, by algebra."""
         return np.array([speculation.acceptance_probability(p, q) for p, q in self.pairs])
 
     @property
     def distance(self) -> np.ndarray:
-        """Total variation distance of the two models, place by place."""
+        """Total variation distance of the two models by place."""
         return np.array([speculation.total_variation(p, q) for p, q in self.pairs])
 
     def kept(self, rule: str) -> np.ndarray:
-        """The share of proposals that a rule kept, place by place."""
+        """The share of proposals that a rule kept by place."""
         return np.array([accepted.mean() for _, accepted in self.emitted[rule]])
 
 
 def pair(
     wanted: HowSpeculationWorks, say: Callable[[str], None] = print
 ) -> tuple[checkpoints.Model, checkpoints.Model, Distributions]:
-    """The embedded model, its first layers as a draft, and what both would write next at the wanted places."""
+    """The embedded model, its first layers as a draft, and both models' distributions at the wanted places."""
     target, draft = (
         checkpoints.resolve(name, say=say)
         for name in (embedded.NAME, f"{embedded.NAME}-first-{wanted.draft_layers}-layers")
     )
-    there = hosts.detect(wanted.host)
+    host = hosts.detect(wanted.host)
     return (
         target,
         draft,
-        speculation.distributions(target, draft, host=there, positions=wanted.positions, say=say),
+        speculation.distributions(target, draft, host=host, positions=wanted.positions, say=say),
     )
 
 
 def run(places: Distributions, *, samples: int, seed: int) -> Trials:
-    """Every rule at every place, `samples` tokens each, by one generator from `seed`."""
+    """`samples` tokens of every rule at every place, drawn with `seed`."""
     pairs, rng = list(zip(places.target, places.draft, strict=True)), np.random.default_rng(seed)
     return Trials(
         pairs,
@@ -112,8 +112,8 @@ def fits(trials: Trials) -> dict[str, pandas.DataFrame]:
 
 
 def tests(trials: Trials, level: float) -> pandas.DataFrame:
-    """One row a rule: `positions`, p-values `fisher` and `uniform`, `distance` by algebra, share `accepted`, the sums
-    over places of `statistic` and `degrees`, and the `verdict` at `level`.
+    """One row a rule: `positions`, p-values `fisher` and `uniform`, `distance` by algebra, share `accepted`, sums over
+    places of `statistic` and `degrees`, and the `verdict` at `level`.
     """
     by_rule = fits(trials)
     table = pandas.DataFrame({rule: speculation.combine(fit["p_value"]) for rule, fit in by_rule.items()}).T

@@ -1,6 +1,6 @@
-"""Section 2's tables and figures, and the values of its sentences: one call for each.
+"""Section 2's tables and figures, and the values in its sentences.
 
-The arithmetic is `speculation`'s, the draws are `rule_trials`'; what was published is the reference study's L4.
+The arithmetic is `speculation`'s, the draws are `rule_trials`'; published figures are the reference study's L4.
 
     >>> speculation_views.break_even_table([1, 3, 5], [0.06, 0.25])                          # doctest: +SKIP
 """
@@ -28,23 +28,23 @@ RULE_COLOURS = dict(zip(speculation.RULES, (plots.PALETTE[place] for place in (2
 
 
 def weights_gib() -> pandas.Series:
-    """GiB of weights by arm, as the reference study's L4 logged them."""
+    """GiB of weights by arm in the reference study's L4 logs."""
     return _published().query("metric == 'weights_gib'").set_index("arm")["value"]
 
 
 def cost_by_bytes() -> float:
-    """A pass of the reference study's draft, in passes of its target, by the bytes of their weights."""
+    """A pass of the reference study's draft in target passes, by the bytes of their weights."""
     weights = weights_gib()
     return float((weights["draft-k1"] - weights["baseline"]) / weights["baseline"])
 
 
 def single() -> pandas.DataFrame:
-    """What the reference study published for one request at a time: arms down, metrics across."""
+    """The reference study's figures for one request at a time: rows are arms, columns metrics."""
     return _published().query("concurrency == 1").pivot(index="arm", columns="metric", values="value")
 
 
 def one_token() -> pandas.DataFrame:
-    """One row a GPU by its data sheet: what reading and what calculating one token of the reference's target takes."""
+    """One row a GPU: the datasheet's time to read, and to calculate, one token of the reference study's target."""
     frame = pandas.DataFrame.from_dict(DATA_SHEETS, orient="index", columns=["GB/s", "TFLOP/s"])
     size = weights_gib()["baseline"] * 2**30
     frame["read (ms)"] = size / frame["GB/s"] / 1e6
@@ -65,7 +65,7 @@ def one_token_table() -> Styler:
 
 
 def speedup_figure(ks: Sequence[int], cost_ratios: Sequence[float]) -> Figure:
-    """The predicted speed-up over acceptance, one panel a cost of a draft pass, one line a k."""
+    """The predicted speed-up over acceptance: a panel for each cost of a draft pass, a line for each k."""
     alphas, speedup = np.linspace(0, 1, 101), speculation.speedup
     curves = (
         pandas.DataFrame({"α": alphas, "speed-up": speedup(alphas, k, cost), "k": f"k = {k}", "cost": cost})
@@ -93,7 +93,7 @@ def speedup_figure(ks: Sequence[int], cost_ratios: Sequence[float]) -> Figure:
 
 
 def break_even_table(ks: Sequence[int], cost_ratios: Sequence[float]) -> Styler:
-    """The acceptance from which a round of k proposals pays, by the cost of a draft pass."""
+    """The acceptance from which k proposals pay, by the cost of a draft pass."""
     frame = pandas.DataFrame(
         {f"c = {cost:g}": [speculation.break_even(k, cost) for k in ks] for cost in cost_ratios},
         index=[f"k = {k}" for k in ks],
@@ -103,8 +103,8 @@ def break_even_table(ks: Sequence[int], cost_ratios: Sequence[float]) -> Styler:
 
 
 def published() -> pandas.DataFrame:
-    """The reference study's draft arms by k: acceptance rate and speed-up, both predicted from k = 1 and the bytes of
-    the weights, and the cost of a pass with which the speed-up would come out.
+    """The reference study's draft arms by k: acceptance rate and speed-up, both also predicted from k = 1 and the
+    weights' bytes, and the cost of a pass that would explain the speed-up.
     """
     one = single()
     rows = old_cells.with_arm_columns(one.reset_index()).query("technique == 'draft'").astype({"k": int})
@@ -149,7 +149,7 @@ def tests_table(tests: pandas.DataFrame) -> Styler:
 
 
 def p_values_figure(trials: Trials) -> Figure:
-    """Each rule's p-values in order, against those of an even spread."""
+    """Each rule's sorted p-values against a uniform distribution."""
     rows = []
     for rule, fit in rule_trials.fits(trials).items():
         values = np.sort(fit["p_value"].dropna())
@@ -166,7 +166,7 @@ def p_values_figure(trials: Trials) -> Figure:
 
 
 def frequencies_figure(trials: Trials) -> Figure:
-    """The place whose overlap is nearest one half: both distributions, and what two rules emitted there."""
+    """The place with overlap nearest one half: both distributions, and what two rules emitted there."""
     place = np.abs(trials.overlap - 0.5).argmin()
     p, q = trials.pairs[place]
     top = np.argsort(-np.maximum(p, q))[:7]
@@ -187,7 +187,7 @@ def frequencies_figure(trials: Trials) -> Figure:
 
 
 def overlap_figure(trials: Trials) -> Figure:
-    """The share of proposals that were kept, against one minus the distance of the two models; a dot a place."""
+    """The share of kept proposals against one minus the models' distance; a dot a place."""
     rules = (
         pandas.DataFrame({"overlap": 1 - trials.distance, "kept": trials.kept(rule), "rule": rule})
         for rule in (MATCH, RIGHT)
@@ -198,7 +198,7 @@ def overlap_figure(trials: Trials) -> Figure:
 
 
 def overlap_table(trials: Trials, target: checkpoints.Model, draft: checkpoints.Model) -> Styler:
-    """How the acceptance probability is spread over the places."""
+    """The spread of the acceptance probability over places."""
     spread = pandas.Series(trials.overlap).describe()[["min", "25%", "50%", "75%", "max", "mean"]].to_frame("α").T
     return tables.style(
         spread,
@@ -209,7 +209,7 @@ def overlap_table(trials: Trials, target: checkpoints.Model, draft: checkpoints.
 
 
 def vocabularies() -> pandas.DataFrame:
-    """Layers, width and vocabulary of one family's models, by their config.json."""
+    """Layers, width and vocabulary of one family's models, from their config.json."""
     configs = [json.loads((checkpoints.SHAPES / name / "config.json").read_text()) for name in FAMILY]
     return pandas.DataFrame(configs, index=FAMILY)[["num_hidden_layers", "hidden_size", "vocab_size"]]
 
@@ -227,10 +227,10 @@ def values(
     target: checkpoints.Model,
     draft: checkpoints.Model,
 ) -> dict[str, float | str]:
-    """What section 2's sentences say, by the names that they use."""
-    l4, one, table, vocabulary = one_token().loc["L4"], single(), published(), vocabularies()["vocab_size"]
+    """The values in section 2's sentences, by name."""
+    l4, alone, table, vocabulary = one_token().loc["L4"], single(), published(), vocabularies()["vocab_size"]
     k, overlap, kept = table.index[len(table) // 2], trials.overlap, trials.kept(RIGHT)
-    arm, baseline = one.loc[f"draft-k{k}"], one.loc["baseline"]
+    arm, baseline = alone.loc[f"draft-k{k}"], alone.loc["baseline"]
     of_publication = {
         "weights_gib": weights_gib()["baseline"],
         "read_ms": l4["read (ms)"],
@@ -249,7 +249,7 @@ def values(
         "folklore_k": k,
         "folklore_cheap": speculation.speedup(wanted.folklore, k, min(wanted.cost_ratios)),
         "folklore_dear": speculation.speedup(wanted.folklore, k, max(wanted.cost_ratios)),
-        "busy_speedup": speculation.speedup(one.loc["draft-k1", "acceptance_rate"], k, 0, verification=k + 1),
+        "busy_speedup": speculation.speedup(alone.loc["draft-k1", "acceptance_rate"], k, 0, verification=k + 1),
         "folklore_rate": arm["acceptance_rate"],
         "folklore_speedup": baseline["median_tpot_ms"] / arm["median_tpot_ms"],
     }

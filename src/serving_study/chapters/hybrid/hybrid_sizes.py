@@ -18,7 +18,7 @@ from pandas.io.formats.style import Styler
 
 from ...analysis import tables
 from ...errors import ModelError
-from ...hardware import hosts
+from ...hardware import cgroups, hosts
 from ...measure.plan import Plan
 from ...measure.records import Results
 from ...models import pages, shapes
@@ -123,10 +123,10 @@ def _row(plan: Plan, arm: Arm, start: dict | None) -> dict:
         blocks = layout(arm, bool(plan.host.gpus))
     except ModelError:
         return row
-    row |= {"predicted_needed_gib": blocks.bytes_per_sequence(length) / hosts.GIB}
+    row |= {"predicted_needed_gib": blocks.bytes_per_sequence(length) / cgroups.GIB}
     if math.isnan(row["kv_gib"] + row["kv_cache_tokens"]):
         return row
-    kv_bytes = row["kv_gib"] * hosts.GIB
+    kv_bytes = row["kv_gib"] * cgroups.GIB
     tokens = blocks.tokens(kv_bytes, length)
     return row | {
         "kib_per_token": kv_bytes / row["kv_cache_tokens"] / 1024,

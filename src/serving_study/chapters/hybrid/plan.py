@@ -24,7 +24,7 @@ from ...chapters.parameters import (
     Whole,
 )
 from ...errors import ModelError, ParameterError
-from ...hardware import hosts
+from ...hardware import cgroups
 from ...hardware.hosts import Host
 from ...measure.plan import Plan
 from ...models import checkpoints, shapes
@@ -215,7 +215,7 @@ def _arm(setting: dict, model: Model, wanted: Hybrid, host: Host) -> Arm:
         {}
         if host.gpus
         else {"VLLM_CPU_KVCACHE_SPACE": wanted.kv_cache_gib}
-        | ({"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(tp, tp)} if tp > 1 else {})
+        | ({"VLLM_CPU_OMP_THREADS_BIND": cgroups.cores_of_ranks(tp, tp)} if tp > 1 else {})
     )
     arm = Arm.of(
         name_of(setting),

@@ -20,7 +20,7 @@ from ...engines.lmcache import in_process_variables
 from ...engines.process import CACHE_SERVER, Process
 from ...environments import Environment
 from ...errors import ParameterError
-from ...hardware import hosts
+from ...hardware import cgroups
 from ...hardware.hosts import Host
 from ...loads import Load
 from ...loads.prompts import Exact, SharedPrefix, WorkingSet
@@ -287,7 +287,7 @@ def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[
     cache_tokens = (
         wanted.tier_blocks * (128 if not host.gpus else 16)
         if wanted.tier_blocks
-        else int(wanted.tier_cache_gib * hosts.GIB / shape.kv_bytes_per_token())
+        else int(wanted.tier_cache_gib * cgroups.GIB / shape.kv_bytes_per_token())
     )
     above = sorted(times for times in wanted.working_sets if times > 1)[:1]
     sets = [(wanted.tier_prefix, times) for times in wanted.working_sets] + [

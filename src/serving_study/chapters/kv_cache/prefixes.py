@@ -213,7 +213,7 @@ def predicted(plan) -> pandas.DataFrame:
     parameters = plan.parameters
     try:
         host, shape = ceilings.of_host(plan.host.profile), shapes.load(plan.arms[0].model.folder)
-        on, link = reuse.machine(host), reuse.links(host)
+        on, link = reuse.prefill_machine(host), reuse.links(host)
         prediction = reuse.prefix(shape, on, shared=parameters["sequence_prefix"], own=parameters["own_tokens"])
         rows = [
             ("cold_ms", 1000 * prediction.cold_s),

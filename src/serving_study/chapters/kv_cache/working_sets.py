@@ -180,7 +180,10 @@ def _bytes_and_prediction(cells: pandas.DataFrame) -> tuple[float, float, float]
                 return (
                     each,
                     link.gb_s,
-                    float(reuse.break_even_tokens(shapes.load(cell["model"]), reuse.machine(host), link) or math.nan),
+                    float(
+                        reuse.break_even_tokens(shapes.load(cell["model"]), reuse.prefill_machine(host), link)
+                        or math.nan
+                    ),
                 )
         except StudyError:
             pass

@@ -18,7 +18,7 @@ from ...chapters.parameters import (
 )
 from ...environments import Environment
 from ...errors import ParameterError
-from ...hardware import hosts
+from ...hardware import cgroups
 from ...hardware.hosts import Host
 from ...measure.plan import Plan
 from ...models import checkpoints
@@ -212,7 +212,7 @@ def _arm(setting: dict, model: Model, wanted: Parallelism, host: Host, environme
         elif fits < setting["dp"]:
             options["data_parallel_size_local"] = fits  # else the engine wants all copies on the first node
     if not host.gpus:
-        variables |= {"VLLM_CPU_OMP_THREADS_BIND": hosts.cores_of_ranks(ranks_of(setting), ranks)}
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": cgroups.cores_of_ranks(ranks_of(setting), ranks)}
         if setting.get("pp", 1) > 1:
             options.pop(
                 "enforce_eager", None

@@ -25,7 +25,7 @@ from ...hardware import ceilings, hosts, prices
 from ...models import checkpoints, shapes
 from ...results import old_cells, reference, store
 from ...servers.arm import COLUMNS
-from ...theory import calibration, capacity, latency, predictions
+from ...theory import calibration, capacity, latency, prediction_errors
 
 SECTION = 5
 MODELS = {"7b": "qwen2.5-7b-instruct", "14b": "qwen2.5-14b-instruct", "moe-a2.7b": "qwen1.5-moe-a2.7b-chat"}
@@ -293,7 +293,7 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
         place = ceilings.of_host(cells["host"].iloc[0])
     except HostError:
         return pandas.DataFrame(columns=columns)
-    on, rows = calibration.machine(place, probed=calibration.probed_rates(place)), []
+    on, rows = calibration.calibrated(place, probed=calibration.probed_rates(place)), []
     means = {
         name: comparisons.summary(cells, name).set_index(["arm", "concurrency"])["mean"]
         for name in ("median_tpot_ms", THROUGHPUT)
@@ -329,7 +329,7 @@ def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
 
 def published(metric: str = "total_token_throughput") -> pandas.DataFrame:
     """What `plots.beside` draws of the reference study's 7B: its arms' multiples, predicted and measured."""
-    return groups(old_cells.with_arm_columns(predictions.beside(SECTION, "a10gx4", metric)))["7b"]
+    return groups(old_cells.with_arm_columns(prediction_errors.with_measured(SECTION, "a10gx4", metric)))["7b"]
 
 
 def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> pandas.DataFrame:
@@ -400,11 +400,11 @@ def kv_tokens(start: dict) -> float:
         gpu, model = ceilings.of_host(start["host"]).gpu, shapes.load(MODELS[split.group])
         numbers = {name: float(value) if name == "utilization" else int(value) for name, value in given.items()}
         prediction = capacity.predict(
-            capacity.Server(model, gpu, tp=split.tp, pp=split.pp, version=start.get("vllm") or "0.32", **numbers)
+            capacity.Deployment(model, gpu, tp=split.tp, pp=split.pp, version=start.get("vllm") or "0.32", **numbers)
         )
     except (HostError, ModelError, KeyError):
         return math.nan
-    return split.copies * prediction.tokens if prediction.starts else math.nan
+    return split.copies * prediction.tokens if prediction.can_start else math.nan
 
 
 def figures(cells: pandas.DataFrame) -> dict[str, float]:

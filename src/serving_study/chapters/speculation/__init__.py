@@ -3,4 +3,6 @@
 from ...chapters import speculation_plan as plan
 from ..section import Section
 
-SECTION = Section(3, "03-speculative-decoding", "Speculative decoding", plan.Speculation, plan.plan, plan.model_names)
+SECTION = Section(
+    3, "03-speculative-decoding", "Speculative decoding", plan.SpeculativeDecoding, plan.plan, plan.model_names
+)

@@ -1,4 +1,4 @@
-"""More concurrencies where a crossover lies."""
+"""Measures more concurrencies around a crossover."""
 
 import math
 from dataclasses import replace
@@ -20,11 +20,10 @@ def narrow(
     metric: str = "output_throughput",
     baseline: str = "baseline",
 ) -> pandas.DataFrame:
-    """Measure up to `cells` more concurrencies an arm (None: the plan's `crossover_cells`) where its crossover lies,
+    """Measure up to `cells` more concurrencies an arm (None: the plan's `crossover_cells`) around its crossover, with
     the baseline at the same ones, and return all cells.
 
-    One more life of a server for each arm whose crossover can be narrowed, and one of the baseline's. The loads in
-    between take their number of prompts from those around them."""
+    Costs one more start for each such arm and for the baseline. New loads have as many prompts as those around them."""
     frame, by_name = results.frame(), {arm.name: arm for arm in plan.arms}
     cells = plan.parameters.get("crossover_cells", 0) if cells is None else cells
     if baseline not in set(frame["arm"]) or cells < 1:

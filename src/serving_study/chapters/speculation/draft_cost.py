@@ -1,9 +1,8 @@
-"""Why the draft model was slow on the H200: the published figures behind section 3's account of it, by the names that
-its prose uses.
+"""Why the draft model was slow on the H200: the published figures behind section 3's account, by the names in its
+prose.
 
-From `data/results/h200x1/section-3` (the arms, and an earlier run at the server's default temperature with the arm on
-the older path), `section-3-draft-graphs` (one arm on an engine with two lines changed), and the profiles beside them
-(`rounds.json`, made by `benchmarks/profile_round.py`).
+From `data/results/h200x1/section-3` (with an earlier run at the default temperature), `section-3-draft-graphs` (an
+engine with two lines changed), and the profiles beside them (`rounds.json`, by `benchmarks/profile_round.py`).
 
     python -c "from serving_study.chapters.speculation import draft_cost; print(draft_cost.figures())"
 """
@@ -13,11 +12,11 @@ import pandas
 from ... import files, paths
 from ...analysis import comparisons
 from ...results import reference, store
-from ...theory import predictions, speculation
+from ...theory import prediction_errors, speculation
 
 
 def arms() -> pandas.DataFrame:
-    """The newest cells of the H200's arms: the baseline, look-up, drafts by k, the baseline again."""
+    """The newest cells of the H200's arms: baseline, look-up, drafts by k, baseline again."""
     frame = store.Store("h200x1", 3, paths.RESULTS_PUBLISHED).newest()
     columns = (frame["repeat_of"].notna(), frame["technique"], frame["arm"])
     rank = [
@@ -30,7 +29,7 @@ def arms() -> pandas.DataFrame:
 
 
 def profiles() -> dict[str, dict]:
-    """What the profiler saw of a few steps, by arm."""
+    """The profiles of a few steps, by arm."""
     folder = paths.RESULTS_PUBLISHED / "h200x1"
     by_arm = files.read(folder / "section-3" / "rounds.json")
     return by_arm | {
@@ -39,9 +38,7 @@ def profiles() -> dict[str, dict]:
 
 
 def by_formula() -> dict[str, float]:
-    """What the formula gives for the reference study's draft, from the bytes of its weights and its acceptance for
-    k = 1.
-    """
+    """The formula's result for the reference study's draft, from its weights' bytes and its acceptance at k = 1."""
     published = reference.load(3)
     weights = published[published["metric"] == "weights_gib"].groupby("arm")["value"].first()
     rates = published.query("metric == 'acceptance_rate' and concurrency == 1").groupby("arm")["value"].first()
@@ -99,6 +96,6 @@ def figures() -> dict[str, float]:
         "h200_ngram_proposing": rounds.loc[("ngram-k3", 1), "proposing"],
         "l4_step": l4["baseline"],
         "l4_ngram_tpot": l4["ngram-k3"] / l4["baseline"],
-        "h200_wait": predictions.wait_shares("h200x1")["draft-k3, its graphs on"],
-        **{f"l4_wait_k{k}": predictions.wait_shares("l4x1")[f"draft-k{k}"] for k in (1, 3, 5)},
+        "h200_wait": prediction_errors.wait_shares("h200x1")["draft-k3, its graphs on"],
+        **{f"l4_wait_k{k}": prediction_errors.wait_shares("l4x1")[f"draft-k{k}"] for k in (1, 3, 5)},
     }

@@ -1,3 +1,1 @@
-"""Scripts that train drafts: run by path like those beside this folder; they import one another and nothing of the
-harness.
-"""
+"""Scripts that train drafts, run by path; they import one another and nothing of the harness."""

@@ -1,18 +1,18 @@
-"""How good a draft is on answers that it never saw, by what a server will count.
+"""How good a draft is on held-out answers, by what a server will count.
 
-At temperature 1 the chance that a proposal is kept is the overlap of the two distributions, the sum over all tokens of
-min(p, q). At temperature 0 a proposal is kept if it is the target's own token, and what a server counts depends on
-where its rounds begin: a round of k proposals ends at the first refusal, whose correction is the target's, and the next
-round begins behind it. Proposals after a refusal are of no account, so inside a round all tokens before an accepted one
-are the target's own: the draft, read once along the target's answer, says the same as a draft that runs k steps by
-itself."""
+At temperature 1 a proposal is kept with the overlap of the two distributions, the sum over all tokens of min(p, q). At
+temperature 0 it is kept if it is the target's own token, and counts depend on where rounds begin: a round of k
+proposals ends at the first refusal, and the next begins behind the target's correction. Inside a round all tokens
+before an accepted one are the target's own, so reading the draft once along the target's answer gives what k steps by
+itself would.
+"""
 
 import torch
 
 
 def rounds(follows: list[bool], k: int) -> tuple[int, list[int]]:
-    """Whole rounds of k along one answer, and how many kept their first, second, … proposal; `follows` is whether the
-    draft names the next token.
+    """(rounds of k that fit in one answer, how many kept their first, second, … proposal); `follows` is, by token,
+    whether the draft names the next one.
     """
     at, count, kept = 0, 0, [0] * k
     while at + k <= len(follows):
@@ -25,11 +25,11 @@ def rounds(follows: list[bool], k: int) -> tuple[int, list[int]]:
 
 @torch.inference_mode()
 def compare(teacher, student, example: dict, device: str) -> tuple[list[float], list[bool], list[bool]]:
-    """At each token of the answer: the overlap, whether both put the same token first, and whether the draft puts the
-    answer's first.
+    """By token of the answer: the overlap, whether both put the same token first, whether the draft puts the answer's
+    first.
     """
     tokens = torch.tensor([example["tokens"]], device=device)
-    places = slice(example["start"] - 1, tokens.shape[1] - 1)  # what is expected at a token stands in the row before it
+    places = slice(example["start"] - 1, tokens.shape[1] - 1)  # the row before a token predicts it
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         p, q = (torch.softmax(model(tokens).logits[0, places].float(), dim=-1) for model in (teacher, student))
     best = q.argmax(-1)
@@ -38,9 +38,7 @@ def compare(teacher, student, example: dict, device: str) -> tuple[list[float], 
 
 
 def evaluate(teacher, student, examples: list[dict], ks: list[int], device: str) -> dict:
-    """`acceptance` on answers at temperature 1, `agreement` on those at 0, each also for the book's prompts and the
-    target's own; rounds by k.
-    """
+    """`acceptance` on answers at temperature 1, `agreement` on those at 0, each also by kind of prompt; rounds by k."""
     was_training = student.training
     student.eval()
     sums: dict[tuple, list[float]] = {}
@@ -61,8 +59,8 @@ def evaluate(teacher, student, examples: list[dict], ks: list[int], device: str)
 
 
 def summary(sums: dict[tuple, list[float]], counted: dict[int, tuple[int, list[int]]]) -> dict:
-    """An evaluation as it is told and kept: `sums` has (total, places) by (warm, kind of prompt), `counted` (rounds,
-    kept by position) by k.
+    """An evaluation for the log: `sums` has (total, places) by (warm, kind of prompt), `counted` (rounds, kept by
+    position) by k.
     """
     mean = {key: total / places for key, (total, places) in sums.items()}
     by_k = {}

@@ -1,9 +1,9 @@
-"""The texts that a draft learns from: prompts, part of them written by the target itself, and the target's answers to
-them.
+"""The texts that a draft learns from: prompts, part of them written by the target, and the target's answers.
 
-A prompt is held out, or not, by the digest of its own words, so that no text can be on both sides however often a run
-is resumed. Everything is written in parts, each whole or absent; a part that is there is not written again. An answer
-ends with the end-of-turn token, which a draft has to learn as well, unless it reached its longest length."""
+Whether a prompt is held out is decided by the digest of its words, so no text is ever on both sides. Everything is
+written in parts, each whole or absent, and no part twice. An answer ends with the end-of-turn token, which a draft has
+to learn too, unless it reached its longest length.
+"""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ FEWEST_CHARACTERS = 12
 
 
 class Refusal(Exception):
-    """What `errors.StudyError` is to the harness: what happened, the value, what is allowed, the next command."""
+    """`errors.StudyError` for a script: what happened, the value, what is allowed, the next command."""
 
     def __init__(self, what, value=None, allowed=None, next=None):
         super().__init__(what)
@@ -27,7 +27,7 @@ class Refusal(Exception):
 
 
 def write_whole(file: Path, write) -> None:
-    """`write` gets a path beside `file`, which then takes its name."""
+    """Call `write` with a temporary path, which then replaces `file`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{os.getpid()}.{file.name}")
     try:
@@ -42,13 +42,13 @@ def write_json(file: Path, content) -> None:
 
 
 def held_out(text: str, seed: int, share: float) -> bool:
-    """Whether a prompt is kept away from training; the same for the same words, whatever their case and spacing."""
+    """Whether a prompt is kept out of training; its case and spacing do not matter."""
     words = " ".join(text.lower().split())
     return int(hashlib.sha256(f"{seed}:{words}".encode()).hexdigest()[:8], 16) / 2**32 < share
 
 
 def open_turn(tokenizer) -> list[int]:
-    """The tokens before a user's words: what the target continues when it is to write a prompt itself."""
+    """The tokens before a user's words, which the target continues to write a prompt."""
     text = tokenizer.apply_chat_template([{"role": "user", "content": MARK}], tokenize=False)
     before, mark, _ = text.partition(MARK)
     if not mark or not before:
@@ -62,7 +62,7 @@ def open_turn(tokenizer) -> list[int]:
 
 
 def templated(tokenizer, question: str) -> str:
-    """A prompt as a chat server hands it to the model, the answer's turn open."""
+    """A prompt in the chat template, the answer's turn open."""
     return tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
     )
@@ -74,10 +74,8 @@ def asked(tokenizer, question: str) -> list[int]:
 
 
 def prompts(spec: dict, tokenizer, writer, tell) -> list[dict]:
-    """All prompts, as {text, own, held_out}: those of the conversations' file, and `spec["prompts"]` distinct ones that
-    the target writes.
-
-    Ends early after half of `spec["answer_minutes"]`.
+    """All prompts as {text, own, held_out}: those of the conversations' file, and `spec["prompts"]` distinct ones that
+    the target writes, in at most half of `spec["answer_minutes"]`.
     """
     file = Path(spec["data"]) / "prompts.json"
     if file.is_file():
@@ -123,8 +121,8 @@ def _add(rows, seen, text, own, spec) -> None:
 
 
 def jobs(spec: dict, rows: list[dict], lengths: list[int]) -> list[tuple[int, float]]:
-    """(prompt, temperature) of every answer: the held-out prompts that are evaluated first, own ones before others,
-    then the rest shuffled.
+    """(prompt, temperature) of every answer: first the held-out prompts to be evaluated, own ones first, then the rest
+    shuffled.
     """
     fits = [index for index, length in enumerate(lengths) if length <= spec["context"] - 16]
     apart = [index for index in fits if rows[index]["held_out"]]
@@ -139,8 +137,8 @@ def jobs(spec: dict, rows: list[dict], lengths: list[int]) -> list[tuple[int, fl
 
 
 def answers(spec: dict, tokenizer, writer, tell) -> None:
-    """The target's answers, at temperature 0 and 1, in parts; ends early after `spec["answer_minutes"]`, with the
-    held-out ones in any case.
+    """The target's answers at temperature 0 and 1, in parts; ends after `spec["answer_minutes"]`, but never before the
+    held-out ones.
     """
     folder, rows = Path(spec["data"]) / "answers", json.loads((Path(spec["data"]) / "prompts.json").read_text())
     if (folder / "done.json").is_file():
@@ -215,7 +213,7 @@ def examples(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
 
 
 class TransformersWriter:
-    """Batches through `generate`: works wherever transformers does."""
+    """Batches through `generate`, wherever transformers works."""
 
     name = "transformers"
 
@@ -259,7 +257,7 @@ class TransformersWriter:
 
 
 class VllmWriter:
-    """vLLM's offline engine, in this process, so that nothing outlives it."""
+    """vLLM's offline engine in this process, so that nothing outlives it."""
 
     name = "vllm"
 
@@ -267,7 +265,7 @@ class VllmWriter:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         from vllm import LLM, SamplingParams
 
-        # Sampling begins anew with each process: without this a resumed run would write its first prompts again.
+        # Each process samples anew: without this a resumed run would write its first prompts again.
         already = len(list(Path(spec["data"]).glob("*/part-*")))
         options = (
             {"dtype": "bfloat16", "gpu_memory_utilization": 0.6}
@@ -293,8 +291,8 @@ class VllmWriter:
 
 
 def make_writer(spec: dict, tell):
-    """vLLM on a GPU; transformers on a CPU, where the engine's start costs more than the few answers, and wherever vLLM
-    does not start.
+    """vLLM on a GPU; transformers where vLLM does not start, and on a CPU, where its start costs more than the
+    answers.
     """
     kinds = {"vllm": VllmWriter, "transformers": TransformersWriter}
     chosen = spec["writer"] if spec["writer"] != "auto" else "vllm" if spec["device"] == "cuda" else "transformers"

@@ -1,12 +1,11 @@
-"""An EAGLE-3 head in plain torch, with vLLM's arithmetic and vLLM's names of weights (`llama_eagle3.py`, 0.32).
+"""An EAGLE-3 head in plain torch, with vLLM's arithmetic and names of weights (`llama_eagle3.py`, 0.32).
 
 One decoder layer that reads, at position t, the target's hidden states of t and the embedding of token t + 1, and
-proposes token t + 2. A further step reads its own last output in place of the target's states. Not the `speculators`
-library (0.9.0): its trainer wants an accelerator, and it brings torchvision, torchaudio, datasets and openai into an
-environment whose lock has none of them.
-
-What can mislead: token t + 2 + j is the j-th step's. `layers` counts as vLLM does: n is the residual stream behind the
-n-th layer, before the last norm; transformers' `hidden_states[-1]` lies behind it."""
+proposes token t + 2. A further step reads its own last output in place of the target's states, and step j proposes
+token t + 2 + j. What can mislead: `layers` counts as vLLM does: n is the residual stream behind the n-th layer, before
+the last norm; transformers' `hidden_states[-1]` is behind that norm. The `speculators` library (0.9.0) is not used: its
+trainer wants an accelerator, and it needs packages that no lock here has.
+"""
 
 import torch
 from torch import nn
@@ -27,7 +26,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def rotate(x, cosine, sine):
-    """x: [batch, heads, tokens, head size]; the halves of a head turn against each other, as in transformers' Llama."""
+    """Rotary embedding of x, [batch, heads, tokens, head size], as in transformers' Llama."""
     left, right = x.chunk(2, -1)
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), -1)
 
@@ -44,8 +43,8 @@ class Attention(nn.Module):
         )
 
     def project(self, x, positions, queries):
-        """(q, k, v), turned to their positions, k and v once a query head; `queries` is the first row that asks
-        anything.
+        """(q, k, v) with rotary embedding, k and v repeated for every query head; `queries` is the first row that is
+        queried.
         """
         angles = positions[:, None].float() * self.turns
         cosine, sine = angles.cos(), angles.sin()
@@ -80,7 +79,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """`embedding` is the target's and stays as it is; everything else is learnt."""
+    """`embedding` is the target's and frozen; everything else is learnt."""
 
     def __init__(self, config: dict, embedding: torch.Tensor):
         super().__init__()
@@ -99,11 +98,9 @@ class Head(nn.Module):
         self.register_buffer("embedding", embedding, persistent=False)
 
     def begin(self, target, vocabulary: torch.Tensor) -> None:
-        """First weights: the target's last norm and output rows behind its last states, which the layer at first
-        changes little.
-
-        A copy of the target's last layer in place of the draw was tried on SmolLM2-135M: after 9,145 tokens (one step,
-        2,048 tokens of vocabulary) 0.075 of held-out tokens were named, against 0.113 from this."""
+        """First weights: the target's last norm and output rows, behind a layer that at first changes its last states
+        little.
+        """
         width = self.norm.weight.shape[0]
         with torch.no_grad():
             self.lm_head.weight.copy_(target.get_output_embeddings().weight[vocabulary])
@@ -116,16 +113,16 @@ class Head(nn.Module):
                     nn.init.normal_(weight, std=share * weight.shape[1] ** -0.5)
 
     def join(self, states):
-        """The target's states of some layers, side by side, as one feature."""
+        """The target's states of some layers, concatenated, as one feature."""
         chunks = states.chunk(len(self.fc_norm), -1)
         return self.fc(torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1))
 
     def unroll(self, tokens, states, steps: int, first: int = 0):
-        """Hidden states to propose from, one [batch, tokens - first, width] a step, row t - first for the round that
+        """Hidden states to propose from, one [batch, tokens - first, width] a step; row t - first is of the round that
         begins at t.
 
-        A later step sees the target's states up to t and, behind them, what the earlier steps of its own round left, as
-        a server's draft does: inside a round its keys and values stand at t + 1, t + 2, …"""
+        A later step sees the target's states up to t and what earlier steps of its round left behind them, as in a
+        server: their keys and values are at t + 1, t + 2, …"""
         layer, outputs = self.midlayer, []
         length = tokens.shape[1]
         feature, own = self.join(states), []
@@ -155,7 +152,7 @@ class Head(nn.Module):
 
 
 def collect(target, layers: list[int]):
-    """A function from tokens [batch, length] to the target's states of `layers`, side by side. Layers count from 1."""
+    """A function from tokens [batch, length] to the target's states of `layers` (counted from 1), concatenated."""
     kept = {}
 
     def hook(number):
@@ -176,10 +173,8 @@ def collect(target, layers: list[int]):
 
 
 def tensors(head: Head, vocabulary: torch.Tensor, size: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """What vLLM loads: `d2t` is how far a draft token's number lies below the target's, `t2d` which of the target's
-    tokens are drafted.
-
-    A head of the whole vocabulary has neither: vLLM does not take them.
+    """What vLLM loads: `d2t` is the difference of a token's numbers in target and draft, `t2d` whether the draft has a
+    token of the target. A head of the whole vocabulary has neither: vLLM does not take them.
     """
     weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in head.state_dict().items()}
     if len(vocabulary) == size:

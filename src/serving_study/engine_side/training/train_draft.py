@@ -2,11 +2,11 @@
 
     python train_draft.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: prompts, answers, train
 
-SPEC.json is written by `serving_study.chapters.drafts.distillation`. One JSON line an event goes to standard output;
-all that the libraries print goes to standard error. Ends when standard input closes. The teacher runs beside the
-student, so that no logits are stored (on a CPU its last hidden states are); sequences of similar length share a batch
-and are padded on the right, which a causal model does not see: no text can look at another's, as it could in packed
-rows. Checkpoints, budget and log are those of `training_run`."""
+SPEC.json is written by `serving_study.chapters.drafts.distillation`. Events go to standard output, one JSON line each,
+the libraries' output to standard error. Ends when standard input closes. The teacher runs beside the student, so no
+logits are stored (on a CPU its last hidden states are). Sequences of similar length share a batch, padded on the right,
+which a causal model does not see. Checkpoints, budget and log are `training_run`'s.
+"""
 
 import copy
 from pathlib import Path
@@ -41,8 +41,8 @@ def make_student(spec: dict, teacher) -> LlamaForCausalLM:
 
 
 def project(embedding: torch.Tensor, width: int) -> torch.Tensor:
-    """The `width` directions in which the rows of an embedding differ most: inner products of rows stay as near as that
-    width allows.
+    """The `width` directions in which the rows of an embedding differ most; they keep inner products of rows
+    closest.
     """
     if width >= embedding.shape[1]:
         return torch.nn.functional.pad(embedding, (0, width - embedding.shape[1]))
@@ -53,7 +53,7 @@ def project(embedding: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def divergence(student_logits, teacher_logits, mix: float):
-    """(loss summed over rows, KL, total variation): the forward KL, total variation, or a mixture with `mix` of the
+    """(loss summed over rows, KL, total variation); the loss is forward KL, total variation, or both with `mix` of the
     latter.
     """
     log_q, log_p = torch.log_softmax(student_logits, -1), torch.log_softmax(teacher_logits, -1)
@@ -65,7 +65,7 @@ def divergence(student_logits, teacher_logits, mix: float):
 
 
 def truncated(teacher, layers: int):
-    """The teacher after its first layers, sharing its weights: the draft that costs nobody any training."""
+    """The teacher's first layers, sharing its weights: a draft without training."""
     cut, body = copy.copy(teacher), copy.copy(teacher.base_model)
     cut._modules, body._modules = dict(teacher._modules), dict(teacher.base_model._modules)
     body._modules["layers"] = torch.nn.ModuleList(list(teacher.base_model.layers)[:layers])
@@ -74,7 +74,7 @@ def truncated(teacher, layers: int):
 
 
 def padded(batch: list[dict], spec: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """(tokens, whether an answer's token is expected there), both (texts, longest text), padded on the right."""
+    """(tokens, whether an answer's token is expected there), both [texts, longest text], padded on the right."""
     longest = max(len(example["tokens"]) for example in batch)
     tokens = torch.tensor(
         [example["tokens"] + [spec["ends"][0]] * (longest - len(example["tokens"])) for example in batch]
@@ -86,14 +86,14 @@ def padded(batch: list[dict], spec: dict) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hidden(model, tokens: torch.Tensor, counted: torch.Tensor, spec: dict) -> torch.Tensor:
-    """What a model's output embedding is given at the counted places: (places, width), float32."""
+    """The input of a model's output embedding at the counted places: [places, width], float32."""
     with torch.autocast(spec["device"], torch.bfloat16, enabled=spec["device"] == "cuda"):
         return model.base_model(tokens, use_cache=False).last_hidden_state[counted].float()
 
 
 def keep_states(teacher, training: list[dict], spec: dict, tell) -> None:
-    """Gives each text the teacher's hidden states at its answer, read once and kept on disk: on a CPU its passes would
-    be most of the work.
+    """Read the teacher's hidden states at each text's answer once, and keep them on disk; on a CPU its passes would be
+    most of the work.
     """
     parts = -(-len(training) // STATES)
     for part in range(parts):
@@ -126,8 +126,8 @@ def _save_array(file: Path, array: np.ndarray) -> None:
 def step(teacher, student, batch: list[dict], spec: dict, mix: float) -> tuple[float, int]:
     """Gradients of one batch; returns the summed KL and the number of answer tokens.
 
-    Logits of a whole batch would take many GiB: the heads see `chunk` rows at a time, whose gradients are gathered at
-    the student's last hidden state and go back through its layers once."""
+    The output head sees `chunk` rows at a time, since a whole batch's logits take many GiB; gradients are gathered at
+    the student's last hidden state and pass through its layers once."""
     tokens, counted = padded(batch, spec)
     with torch.no_grad():
         theirs = (
@@ -153,8 +153,8 @@ def variation_share(spec: dict, share: float) -> float:
 
 
 def train(spec: dict, tokenizer, tell) -> None:
-    """Train until the token or minute budget is spent; writes model.safetensors (bf16), held-out.json and training.json
-    into `work`.
+    """Train until the token or minute budget is spent; writes model.safetensors (bf16), held-out.json and
+    training.json.
     """
     device = spec["device"]
     checkpoint = training_run.Checkpoint(spec)
@@ -188,7 +188,7 @@ def train(spec: dict, tokenizer, tell) -> None:
 
     student.train()
     run.until_spent(training, learn, evaluate)
-    # What is shipped is bf16, so bf16 is what the last look is at.
+    # The weights ship as bf16, so the last evaluation is of bf16.
     shipped = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in student.state_dict().items()}
     student.load_state_dict({name: tensor.float() for name, tensor in shipped.items()})
     run.look(1.0, evaluate)
@@ -203,10 +203,9 @@ def train(spec: dict, tokenizer, tell) -> None:
 
 
 def finish(spec: dict, tensors: dict, apart: list[dict], tokenizer) -> None:
-    """Weights, and the held-out prompts in ShareGPT's format.
-
-    The prompts stand there templated: a load generator sends them to a server's completions as they are, and an answer
-    to a bare text is another one."""
+    """Write the weights, and the held-out prompts in ShareGPT's format, templated: a load generator sends them as they
+    are.
+    """
     if spec["student"]["tie_word_embeddings"]:
         tensors.pop("lm_head.weight", None)
     training_run.write_weights(spec, {name: tensor.cpu() for name, tensor in tensors.items()})
@@ -227,7 +226,7 @@ def finish(spec: dict, tensors: dict, apart: list[dict], tokenizer) -> None:
 
 
 def stages(spec: dict, tell) -> dict:
-    """What each stage does, given the tokenizer."""
+    """The function of each stage, given the tokenizer."""
     made = []
 
     def writer():

@@ -1,14 +1,12 @@
 """Trains an EAGLE-3 head for a target on the target's own answers, from the target's hidden states.
 
-    python train_eagle.py SPEC.json STAGE [STAGE …] 2>> LOG
+    python train_eagle.py SPEC.json STAGE [STAGE …] 2>> LOG        # stages: states, train
 
-Stages: states, train; train_draft.py writes the answers.
-
-SPEC.json is written by `serving_study.chapters.drafts.eagle`; events and checkpoints are those of `training_run`. The
-target's states are computed once, in parts that outlive a kill, and kept in memory as bf16: on a CPU the target's pass
-over a token costs more than all that the head does with it. What can mislead: held-out rounds are read along the
-target's answers, a proposal counting only while all before it in its round were right, which is what a server counts;
-and a proposal outside the head's vocabulary is never right.
+SPEC.json is written by `serving_study.chapters.drafts.eagle`, the answers by train_draft.py; events and checkpoints are
+`training_run`'s. The target's states are computed once, in parts that survive a kill, and kept in memory as bf16: on a
+CPU the target's pass over a token costs more than all that the head does with it. What can mislead: held-out rounds are
+read along the target's answers, and a proposal counts only if all before it in its round were right, as on a server;
+one outside the head's vocabulary is never right.
 """
 
 import json
@@ -38,7 +36,7 @@ def load_target(spec: dict):
 
 
 def ordered(spec: dict, tokenizer) -> tuple[list[dict], list[dict]]:
-    """(training, held out) as `draft_texts.examples` has them, the former in an order that the seed decides."""
+    """(training, held out) of `draft_texts.examples`, the former in an order decided by the seed."""
     if not (Path(spec["data"]) / "answers" / "done.json").is_file():
         raise Refusal(
             "the answers are not there yet",
@@ -62,7 +60,7 @@ def states_folder(spec: dict) -> Path:
 
 
 def states(spec: dict, tokenizer, tell) -> None:
-    """The target's states at every token, held-out answers first; ends early after `spec["states_minutes"]` or
+    """The target's states at every token, held-out answers first; ends after `spec["states_minutes"]` or
     `spec["memory_gib"]`.
     """
     training, apart = ordered(spec, tokenizer)
@@ -93,7 +91,7 @@ def states(spec: dict, tokenizer, tell) -> None:
 
 
 def read_all(read, examples: list[dict], spec: dict) -> list[torch.Tensor]:
-    """States of each example, [tokens, layers * width], bf16; those of similar length share a pass, padded on the
+    """States of each example, [tokens, layers * width], bf16; examples of similar length share a pass, padded on the
     right.
     """
     example_states: list = [None] * len(examples)
@@ -117,7 +115,7 @@ def pad(sequences: list[list[int]], spec: dict) -> torch.Tensor:
 
 
 def with_states(spec: dict, training: list[dict], apart: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Those examples whose states were computed, each with them."""
+    """The examples whose states were computed, with them."""
     examples, computed = apart + training, []
     for place in sorted(states_folder(spec).glob("part-*.pt")):
         content = torch.load(place, weights_only=True)
@@ -144,7 +142,7 @@ def with_states(spec: dict, training: list[dict], apart: list[dict]) -> tuple[li
 
 
 def choose_vocabulary(training: list[dict], spec: dict) -> torch.Tensor:
-    """The target's tokens that the head can propose: those most frequent in the answers, in ascending order."""
+    """The target's tokens that the head can propose: the most frequent in the answers, in ascending order."""
     counts = np.bincount(
         np.concatenate([example["tokens"][example["start"] :] for example in training]), minlength=spec["vocabulary"]
     )
@@ -155,9 +153,8 @@ def choose_vocabulary(training: list[dict], spec: dict) -> torch.Tensor:
 def step(head, batch: list[dict], spec: dict) -> tuple[float, int]:
     """Gradients of one batch; returns the summed KL of the first step and its number of proposals.
 
-    The logits are made `chunk` rows at a time, whose gradients are gathered at the hidden states and go back through
-    the layer once. A row counts where the text's own next token is in the head's vocabulary, so that on average it has
-    the weight of what is in there."""
+    Logits are made `chunk` rows at a time; gradients are gathered at the hidden states and pass through the layer once.
+    A row counts where the text's next token is in the head's vocabulary."""
     device, steps = spec["device"], spec["unroll"]
     tokens, hidden = pad([example["tokens"] for example in batch], spec), pad_states(batch, spec)
     starts, lengths = (
@@ -202,8 +199,8 @@ def pad_states(batch: list[dict], spec: dict) -> torch.Tensor:
 
 
 def rounds(follows: list[list[bool]], k: int) -> tuple[int, list[int]]:
-    """As `draft_quality.rounds`; `follows[at][step]` is whether the step-th proposal of a round that begins at `at` is
-    the text's token.
+    """As `draft_quality.rounds`; `follows[at][step]` is whether proposal `step` of a round that begins at `at` is the
+    text's token.
     """
     at, count, kept = 0, 0, [0] * k
     while at + k <= len(follows):
@@ -216,8 +213,8 @@ def rounds(follows: list[list[bool]], k: int) -> tuple[int, list[int]]:
 
 @torch.inference_mode()
 def evaluate(head, examples: list[dict], spec: dict) -> dict:
-    """What `draft_quality.evaluate` says of a draft: rounds begin behind the answer's first token, which the target's
-    prefill gives.
+    """As `draft_quality.evaluate`; rounds begin behind the answer's first token, which comes from the target's
+    prefill.
     """
     sums: dict[tuple, list[float]] = {}
     counted = {k: (0, [0] * k) for k in spec["ks"]}
@@ -258,7 +255,7 @@ def evaluate(head, examples: list[dict], spec: dict) -> dict:
 
 
 def teach(target, vocabulary: torch.Tensor, spec: dict) -> None:
-    """Into `spec`: the teacher's logits from its stored states, over the head's vocabulary and over all tokens."""
+    """Adds to `spec` the teacher's logits from its stored states, over the head's vocabulary and over all tokens."""
     norm, weight, width = (
         target.base_model.norm,
         target.get_output_embeddings().weight.float(),
@@ -311,7 +308,7 @@ def train(spec: dict, tokenizer, tell) -> None:
 
 
 def stages(spec: dict, tell) -> dict:
-    """What each stage does, given the tokenizer."""
+    """The function of each stage, given the tokenizer."""
     return {
         "states": lambda tokenizer: states(spec, tokenizer, tell),
         "train": lambda tokenizer: train(spec, tokenizer, tell),

@@ -1,7 +1,7 @@
-"""What the trainings of a draft and of a head share: budget, checkpoints, events, the log, and the run of their stages.
+"""What the trainings of a draft and of a head share: budget, checkpoints, events, log, and stages.
 
-Checkpoints appear whole, and one of another target, size, seed or data is refused. What can mislead: held-out answers
-are looked at between steps, and that time is not spent from the budget of minutes.
+Checkpoints are written whole; one of another target, size, seed or data is refused. What can mislead: held-out answers
+are evaluated between steps, outside the budget of minutes.
 """
 
 import json
@@ -25,7 +25,7 @@ EVENT_S = 1.0
 
 
 def batches(examples: list[dict], epoch: int, spec: dict) -> list[list[int]]:
-    """The epoch's batches of about `batch_tokens` padded tokens, decided by seed and epoch alone."""
+    """An epoch's batches of about `batch_tokens` padded tokens, decided by seed and epoch."""
     rng = np.random.default_rng([spec["seed"], epoch])
     order, lengths = rng.permutation(len(examples)), np.array([len(example["tokens"]) for example in examples])
     all_batches, size = [], WINDOW * max(1, spec["batch_tokens"] // int(np.median(lengths)))
@@ -41,7 +41,7 @@ def batches(examples: list[dict], epoch: int, spec: dict) -> list[list[int]]:
 
 
 def rate(spec: dict, share: float) -> float:
-    """Learning rate at a share of the run: up in a straight line, down along a cosine."""
+    """The learning rate at a share of the run: a linear rise, then a cosine."""
     if share < WARM_UP:
         return spec["learning_rate"] * max(share, 0.001) / WARM_UP
     return spec["learning_rate"] * 0.5 * (1 + math.cos(math.pi * min(1.0, (share - WARM_UP) / (1 - WARM_UP))))
@@ -95,9 +95,9 @@ def _save(file: Path, content: dict) -> None:
 
 
 class Run:
-    """A training from its beginning or its checkpoint to the end of its budget.
+    """A training from its beginning or checkpoint to the end of its budget.
 
-    `state` is where it stands: steps, tokens, epoch and batch, seconds spent, and the log of its events."""
+    `state` is its progress: steps, tokens, epoch, batch, seconds spent, and the log of its events."""
 
     def __init__(self, spec: dict, model, optimizer, checkpoint: Checkpoint, saved: dict | None, tell):
         self.spec, self.model, self.optimizer, self.checkpoint, self.tell = spec, model, optimizer, checkpoint, tell
@@ -105,13 +105,13 @@ class Run:
         if saved:
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
-            if "rng" in saved:  # heads' checkpoints had none at first: a head draws nothing as it learns
+            if "rng" in saved:  # a head's early checkpoints have none: training a head draws no random numbers
                 torch.set_rng_state(saved["rng"])
             self.state = saved["state"]
             tell("resumed", step=self.state["step"], tokens=self.state["tokens"])
 
     def note(self, event: str, **fields) -> None:
-        """Tell, and keep in the log."""
+        """Print an event and keep it in the log."""
         self.state["log"].append({"event": event, **fields})
         self.tell(event, **fields)
 
@@ -132,14 +132,14 @@ class Run:
         self.tell("checkpoint", step=self.state["step"], tokens=self.state["tokens"])
 
     def until_spent(self, training: list[dict], learn, evaluate) -> None:
-        """Steps until the token or minute budget is spent, from where `state` stands.
+        """Steps until the token or minute budget is spent, from `state` on.
 
         `learn(batch, share)` leaves gradients in the model and returns the summed KL and the number of tokens;
-        `evaluate()` says what is noted of held-out answers, and does not count as time spent."""
+        `evaluate()` judges held-out answers, outside the budget."""
         spec, state = self.spec, self.state
         order, order_of = [], None
         began, spent = time.monotonic(), state["elapsed_s"]
-        told, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]  # the first step is told at once
+        reported, saved, sums = began - EVENT_S, began, [0.0, 0, 0.0]  # the first step is reported at once
         paused = 0.0
         while True:
             state["elapsed_s"] = spent + time.monotonic() - began - paused
@@ -172,7 +172,7 @@ class Run:
                 state["epoch"], state["batch"] = state["epoch"] + 1, 0
             sums = [sums[0] + kl, sums[1] + count, max(sums[2], norm)]
             now = time.monotonic()
-            if now - told >= EVENT_S and sums[1]:
+            if now - reported >= EVENT_S and sums[1]:
                 self.note(
                     "step",
                     step=state["step"],
@@ -182,9 +182,9 @@ class Run:
                     kl=sums[0] / sums[1],
                     gradient_norm=sums[2],
                     learning_rate=rate(spec, share),
-                    tokens_per_s=round(sums[1] / (now - told)),
+                    tokens_per_s=round(sums[1] / (now - reported)),
                 )
-                told, sums = now, [0.0, 0, 0.0]
+                reported, sums = now, [0.0, 0, 0.0]
             if now - saved >= spec["checkpoint_s"]:
                 self.keep()
                 saved = time.monotonic()
@@ -202,7 +202,7 @@ class Run:
             )
 
     def finish(self, data: dict) -> None:
-        """`training.json`, last of all: its presence says that training ended."""
+        """Write `training.json`, last of all: its presence means that training ended."""
         versions = {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -226,7 +226,7 @@ class Run:
 
 
 def learnt_from(spec: dict, training: list[dict], apart: list[dict]) -> dict:
-    """How many prompts and answers there really were, and who wrote them."""
+    """How many prompts and answers there were, and who wrote them."""
     prompts = {example["prompt"]: example["own"] for example in training}
     writer = Path(spec["data"]) / "writer.json"
     return {
@@ -240,7 +240,7 @@ def learnt_from(spec: dict, training: list[dict], apart: list[dict]) -> dict:
 
 
 def write_weights(spec: dict, tensors: dict) -> None:
-    """`model.safetensors` in the work folder."""
+    """Write `model.safetensors` into the work folder."""
     from safetensors.torch import save_file
 
     draft_texts.write_whole(
@@ -250,7 +250,7 @@ def write_weights(spec: dict, tensors: dict) -> None:
 
 
 def main(stages) -> None:
-    """Run the stages that the command line names; `stages(spec, tell)` has a function of the tokenizer for each."""
+    """Run the stages named on the command line; `stages(spec, tell)` has a function of the tokenizer for each."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     threading.Thread(target=_end_with_input, daemon=True).start()

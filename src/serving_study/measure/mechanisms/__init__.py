@@ -1,5 +1,5 @@
-"""One module a mechanism, under the name of its arms' technique: what is probed, looked at before and after a load,
-kept as evidence, and checked.
+"""One module a mechanism, by the arms' technique: what is probed, read before and after a load, kept as evidence, and
+checked.
 """
 
 from ...errors import ParameterError
@@ -20,12 +20,12 @@ MECHANISMS: dict[str, Mechanism] = {
 
 
 def of(technique: str) -> Mechanism:
-    """The mechanism of a technique. Raises ParameterError listing those that there are."""
+    """The mechanism of a technique. Raises ParameterError for an unknown one."""
     if technique not in MECHANISMS:
         raise ParameterError("unknown technique", value=technique, allowed=", ".join(MECHANISMS))
     return MECHANISMS[technique]
 
 
 def certify(cell: dict, requests: list[dict]) -> dict:
-    """A cell's certificate, its mechanism judged by the arm's own."""
+    """A cell's certificate; its arm's mechanism judges the mechanism."""
     return certificates.certify(cell, requests, of(cell["technique"]))

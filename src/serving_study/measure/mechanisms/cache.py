@@ -19,27 +19,26 @@ from ...servers.metrics import Snapshot
 from . import tiers
 from .mechanism import Mechanism
 
-ATTEMPTS, APART_S = 6, 0.5  # what goes below is on its way when the answer is there already
+ATTEMPTS, APART_S = 6, 0.5  # seconds: data still moves to the tier below when the answer is there
 TIERS = ("memory", "disk")  # in this order, which a stored cell does not keep
-FITS = 0.9  # of the capacity: a working set up to it fits, one from its inverse on does not
-# Of the expected hits that an arm with a tier must have: tiers keep larger pieces than the device's blocks.
+FITS = 0.9  # a working set up to this share of the capacity fits, one above its inverse does not
+# Least share of the expected hits in an arm with a tier, whose pieces are larger than the device's blocks.
 CHUNKS = 0.8
 
 
 @dataclass(frozen=True)
 class Cache(Mechanism):
-    """The device's cache, with `tier` another one below it."""
+    """The device's prefix cache; with `tier`, another one below it."""
 
     tier: bool = False
     about_cache = True
 
     def probe(self, arm: Arm, server: Fleet, loads: tuple[Load, ...]) -> dict:
-        """`probe_device_tokens` and `probe_external_tokens` of a prompt that was sent before; empty where every prefix
-        is shorter than a block. In between, an arm with a tier has its device's cache emptied.
+        """`probe_device_tokens` and `probe_external_tokens` that a repeated prompt finds; empty where every prefix is
+        shorter than a block. For an arm with a tier the device's cache is emptied in between.
 
-        The prompt is as long as the shortest of the loads that a cache can give anything of, and like none of theirs.
-        Raises ServerError when nothing is found where the arm has to find it.
-        """
+        The prompt is as long as the shortest load from which a cache can give anything, and shares no text with the
+        loads. Raises ServerError when the cache gives nothing."""
         block = metrics.block_tokens(metrics.scrape(server.url), engines.get(arm.engine).COUNTERS)
         sizes = sorted(
             (load.dataset.shared, load.dataset.own)
@@ -89,9 +88,8 @@ class Cache(Mechanism):
         return {"moved": moved} if moved else {}
 
     def check(self, cell: dict) -> Check:
-        """Hits are those of arithmetic: whole blocks of each prefix that was there before. Where a working set is above
-        the capacity, the device must have lost some of it; what a tier below gave back makes up for it in the arms that
-        have one, and nowhere else.
+        """Hits must be those of arithmetic: the whole blocks of each earlier prefix. Of a working set above its
+        capacity the device must have lost some; in arms with a tier, and only there, the tier makes up for it.
         """
         if unwanted := self.drafts_unwanted((cell["speculation"] or {}).get("drafts", 0)):
             return unwanted
@@ -153,9 +151,8 @@ def _mib(size_bytes: float | None) -> str:
 
 
 def _empty_device(server) -> None:
-    """Ask for an empty device cache.
-
-    The answer is not believed (it has been 200 for nothing done): the counters of the next request are.
+    """Ask for an empty device cache. The answer is not believed (it has been 200 for nothing done): the counters
+    are.
     """
     path = engines.get(server.arm.engine).EMPTY_CACHE
     try:

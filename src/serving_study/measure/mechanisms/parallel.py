@@ -1,4 +1,4 @@
-"""Ranks: as many processes compute as were asked for, and as many took part as the requests in flight can reach."""
+"""Ranks: as many processes compute as asked for, and as many took part as the requests in flight can reach."""
 
 from ... import engines
 from ...hardware.hosts import Host
@@ -9,7 +9,7 @@ from ...servers.metrics import Snapshot
 from . import ranks
 from .mechanism import Mechanism
 
-# Of a GPU in percent, and of the busiest rank's processor time: below it a rank took no part.
+# Least utilisation of a GPU (percent), and of processor time over the busiest rank's: below, a rank took no part.
 ACTIVE_UTILISATION, ACTIVE_SHARE = 5.0, 0.05
 
 

@@ -1,8 +1,7 @@
 """The processes of a server that compute, one a rank: how many there are, and what each has done.
 
-An engine's processes are known by their titles (`base.Engine.RANKS`). What can mislead: a rank that waits for the
-others may spin, on a GPU too, so that work proves that a rank took part and not how large its part was; and Ray's
-workers are not the server's children, on other machines some of them, so that they are not counted.
+They are known by their titles (`base.Engine.RANKS`). What can mislead: a rank that waits for others may spin, on a GPU
+too, so work proves that it took part and not how much; Ray's workers are not the server's children and are not counted.
 
     >>> from serving_study.measure.mechanisms import ranks
     >>> ranks.count(server.pids, host, engine.RANKS)["processes"]                 # doctest: +SKIP
@@ -14,17 +13,17 @@ from collections.abc import Sequence
 
 import psutil
 
-from ...hardware.hosts import Host, nvml_handle
+from ...hardware.gpus import nvml_handle
+from ...hardware.hosts import Host
 from ...servers.arm import Arm
 
-# NVML's field numbers for payload over all NVLinks of a GPU, KiB since the driver started, and the scope that means all
-# links.
+# NVML's field numbers for payload over NVLink, KiB since the driver started, and the scope for all links.
 NVLINK_FIELDS, ALL_LINKS = {"sent": 138, "received": 139}, 0xFFFFFFFF
 
 
 def count(pids: list[int], host: Host, begin: Sequence[str]) -> dict:
-    """Processes under `pids` whose titles begin so (of several beginnings, the first that there are) with their
-    processor time so far, and each GPU's NVLink bytes so far where NVML counts them.
+    """Processes under `pids` with such titles (of several beginnings, the first that matches) and their processor time,
+    and each GPU's NVLink bytes where NVML counts them.
     """
     titles = {}
     for pid in pids:
@@ -38,8 +37,8 @@ def count(pids: list[int], host: Host, begin: Sequence[str]) -> dict:
 
 
 def difference(arm: Arm, before: dict, after: dict) -> dict:
-    """What a certificate wants to know of a load: ranks asked for, those that were there with the processor time of
-    each, bytes over NVLink.
+    """A certificate's evidence for a load: ranks asked for, ranks found with the processor time of each, bytes over
+    NVLink.
     """
     processes = {} if arm.options.get("distributed_executor_backend") == "ray" else after["processes"]
     rows = [
@@ -63,7 +62,7 @@ def difference(arm: Arm, before: dict, after: dict) -> dict:
 
 
 def nvlink(host: Host) -> dict[str, dict[str, int]]:
-    """KiB sent and received over NVLink by GPU, since the driver started; empty where NVML has no such counter."""
+    """KiB sent and received over NVLink by GPU since the driver started; empty without such a counter."""
     by_gpu = {}
     if not host.gpus:
         return by_gpu

@@ -1,4 +1,4 @@
-"""Speculation: drafts were made, as long as asked for, and their tokens accepted less often the later they stand."""
+"""Speculation: as many drafts as asked for, accepted less often the later they stand in a round."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from .mechanism import Mechanism
 
 @dataclass(frozen=True)
 class Speculation(Mechanism):
-    """`every_step`: whether each round drafts all `k` tokens, as a draft model does and a look-up does not."""
+    """`every_step`: each round drafts all `k` tokens, as a draft model does and a look-up does not."""
 
     every_step: bool
 

@@ -1,8 +1,8 @@
-"""Tiers below the device's KV cache: what moved in and out of them in a cell.
+"""Tiers below the device's KV cache: the bytes that moved in and out of them in a cell.
 
-`look` reads what counts bytes, before a load and after it, and `moved` is the difference. What can mislead: only
-vLLM's own offloading counts bytes; LMCache counts its pieces and tokens, whose size the model settles, and files on
-disk are weighed. Where LMCache runs inside the engine it does not tell which of two tiers a token came back from.
+`look` reads what counts bytes before and after a load, `moved` is the difference. What can mislead: only vLLM's own
+offloading counts bytes; LMCache counts pieces and tokens, whose bytes follow from the model, and files on disk are
+weighed; LMCache inside the engine does not tell which of two tiers a token came from.
 
     >>> moved(arm, before, after, external_tokens=512.0)           # doctest: +SKIP
     {'in_bytes': 23592960, 'out_bytes': 23592960, 'tiers': {'disk': …}, 'counted': 'files weighed; …'}
@@ -29,8 +29,8 @@ SETTLE_S = 5.0
 
 @dataclass(frozen=True)
 class Look:
-    """What counts bytes at one moment: the engine's counters, those of the server beside it, files on disk (bytes),
-    tokens that the log says were stored.
+    """One reading: the engine's counters, those of the cache server, bytes of files on disk, stored tokens by the
+    log.
     """
 
     engine: Snapshot
@@ -40,7 +40,7 @@ class Look:
 
 
 def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look:
-    """Read them, once the server beside has nothing under way."""
+    """Read them, once the cache server has nothing under way."""
     sidecar = _settled(server.sidecar_url) if server.sidecar_url else None
     files = weigh(fleet.scratch(arm)) if arm.scratch else None
     stored = lmcache.stored_tokens(logs.read(server.log)) if lmcache.is_in_process(arm.server) else None
@@ -48,7 +48,7 @@ def look(arm: Arm, server: Fleet, engine: Snapshot) -> Look:
 
 
 def weigh(folder: Path) -> int:
-    """Bytes of the files below `folder` now; one that its server takes away meanwhile counts for nothing."""
+    """Bytes of the files below `folder`; one that disappears meanwhile counts for nothing."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -68,7 +68,7 @@ def _settled(url: str) -> Snapshot:
 
 
 def token_bytes(arm: Arm) -> int | None:
-    """KV cache that one token of the arm takes, all ranks together; None for a model whose arithmetic is not known."""
+    """Bytes of KV cache of one token of the arm, over all ranks; None for a model whose arithmetic is unknown."""
     options = arm.options
     element = (
         1
@@ -88,8 +88,8 @@ def _bytes(tokens: float | None, each: int | None) -> int | None:
 
 
 def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens: float | None) -> dict | None:
-    """Bytes that went below the device (`in_bytes`) and came back to it (`out_bytes`), the same by tier in `tiers`
-    (`memory`, `disk`; None where it is not told), and how they were `counted`; None for an arm without a tier.
+    """Bytes that went below the device (`in_bytes`) and came back (`out_bytes`), the same by tier in `tiers` (`memory`,
+    `disk`; None where unknown), and how they were `counted`; None for an arm without a tier.
     """
     if before is None or after is None:
         return None
@@ -121,11 +121,11 @@ def moved(arm: Arm, before: Look | None, after: Look | None, *, external_tokens:
     tiers |= {"disk": {"in_bytes": wrote, "out_bytes": None if both else back}} if arm.scratch else {}
     ways = [
         way
-        for way, there in (
+        for way, applies in (
             ("files weighed", arm.scratch),
             ("tokens stored by LMCache's log", in_memory),
             ("tokens given back by the engine", True),
         )
-        if there
+        if applies
     ]
     return {"in_bytes": stored if in_memory else wrote, "out_bytes": back, "tiers": tiers, "counted": ", ".join(ways)}

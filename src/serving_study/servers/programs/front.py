@@ -75,7 +75,7 @@ class Front:
         try:
             await asyncio.wait(
                 ways, return_when=asyncio.FIRST_COMPLETED
-            )  # of a client that has gone, the server is told: it works for nobody
+            )  # the client has gone: tell the server, which would work for nobody
         finally:
             for way in ways:
                 way.cancel()

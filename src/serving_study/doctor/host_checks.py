@@ -1,11 +1,9 @@
-"""What a run needs of its machine, looked at before anything starts: memory, port, disk, clocks, links, hub, results
-folder, mirror, quiet.
+"""What a run needs of its host, one function a check: memory, port, clocks, links, hub, load.
 
-One function a check. Nothing is installed, fetched or locked, and every wait has a deadline; what could not be looked
-at is a warning.
+Nothing is installed, fetched or locked, and every wait has a deadline; what cannot be checked is a warning.
 
-    >>> from serving_study.doctor import machine
-    >>> machine.port(8000).found                                                        # doctest: +SKIP
+    >>> from serving_study.doctor import host_checks
+    >>> host_checks.port(8000).found                                                        # doctest: +SKIP
     '8000 is free'
 """
 
@@ -14,12 +12,9 @@ import http.client
 import os
 import resource
 import shutil
-import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
-import uuid
 from pathlib import Path
 
 import psutil
@@ -28,7 +23,7 @@ from ..engine_side import fetch
 from ..engines import probes
 from ..environments import Environment
 from ..errors import HostError, StudyError
-from ..hardware import cgroups, hosts
+from ..hardware import cgroups, gpus
 from ..hardware.hosts import Host
 from ..hardware.links import topology_here
 from ..measure.plan import Plan
@@ -40,14 +35,12 @@ from .findings import FAIL, OK, WARN, Finding, of_error
 
 HUB = "https://huggingface.co"
 HUB_S = 3.0
-CLOCK_S = 2.0
 SHM_GIB = 0.25  # of /dev/shm for each process that computes
-OPEN_FILES = 256  # of a process beside its requests
-FIRST_YEAR = 2024
+OPEN_FILES = 256  # of a process, without those of requests
 
 
 def memory(arms: list[Arm], host: Host) -> list[Finding]:
-    """Free memory of each GPU, or of a CPU host, against what the most demanding arm takes at once."""
+    """Free memory of each GPU, or of a CPU host, against the need of the most demanding arm."""
     faults = {}
     for arm in arms or [Arm.of("any", None, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=len(host.gpus))]:
         try:
@@ -64,18 +57,18 @@ def memory(arms: list[Arm], host: Host) -> list[Finding]:
             )
         ]
     wanted = f", about {max(map(preflight.cpu_memory_gib, arms)):.1f} wanted" if arms else ""
-    return [Finding("memory", f"{hosts.free_memory_gib():.1f} GiB free{wanted}")]
+    return [Finding("memory", f"{cgroups.free_memory_gib():.1f} GiB free{wanted}")]
 
 
 def container(root: Path = Path("/")) -> Finding:
-    """What a control group leaves of the machine: cores and memory everywhere are those."""
+    """The cores and memory that the container's control group allows."""
     limits, whole = cgroups.limits(root), os.cpu_count()
     said = []
     if limits.cores is not None:
-        said.append(f"{limits.cores:g} of {whole} cores, of which {len(hosts.cores(root))} are used")
+        said.append(f"{limits.cores:g} of {whole} cores, of which {len(cgroups.cores(root))} are used")
     if limits.memory is not None:
         total = psutil.virtual_memory().total
-        said.append(f"{limits.memory / hosts.GIB:.1f} of {total / hosts.GIB:.1f} GiB of memory")
+        said.append(f"{limits.memory / cgroups.GIB:.1f} of {total / cgroups.GIB:.1f} GiB of memory")
     if limits.cores is not None and limits.cores < 1:
         return Finding(
             "container", said[0], "a whole core: less is a server that stands still between its turns", WARN, "--cpus 2"
@@ -84,7 +77,7 @@ def container(root: Path = Path("/")) -> Finding:
 
 
 def shared_memory(arms: list[Arm], place: Path = Path("/dev/shm")) -> Finding:
-    """Room at `/dev/shm`, through which an engine's processes talk: 64 MiB in a container that nobody gave more."""
+    """Room in `/dev/shm`, which an engine's processes share; a container has 64 MiB unless it is given more."""
     try:
         usage = shutil.disk_usage(place)
     except OSError as error:
@@ -92,9 +85,9 @@ def shared_memory(arms: list[Arm], place: Path = Path("/dev/shm")) -> Finding:
     ranks = max((arm.ranks for arm in arms), default=1)
     wanted, free = (
         SHM_GIB * ranks,
-        f"{usage.free / hosts.GIB:.2f} of {usage.total / hosts.GIB:.2f} GiB free at {place}",
+        f"{usage.free / cgroups.GIB:.2f} of {usage.total / cgroups.GIB:.2f} GiB free at {place}",
     )
-    if usage.free < wanted * hosts.GIB:
+    if usage.free < wanted * cgroups.GIB:
         return Finding(
             "shared memory",
             free,
@@ -107,7 +100,7 @@ def shared_memory(arms: list[Arm], place: Path = Path("/dev/shm")) -> Finding:
 
 
 def open_files(plan: Plan | None) -> Finding:
-    """How many files a process may have open, against the highest concurrency: each request in flight is one."""
+    """The limit of open files against the highest concurrency: each request in flight takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max((load.concurrency for load in plan.loads), default=0) if plan else 0
     wanted, limit = highest + OPEN_FILES, soft if soft != resource.RLIM_INFINITY else None
@@ -124,49 +117,12 @@ def open_files(plan: Plan | None) -> Finding:
 
 
 def port(number: int) -> Finding:
-    """Nothing listens where the servers are to listen."""
+    """The servers' port is free."""
     try:
         preflight.check_port(number)
     except HostError as error:
         return of_error("port", error)
     return Finding("port", f"{number} is free")
-
-
-def disk(what: str, folder: Path, wanted_gib: float = 0.2) -> Finding:
-    """Free space where `folder` is or will be."""
-    place = _standing(folder)
-    try:
-        preflight.check_disk(place, wanted_gib)
-    except HostError as error:
-        return of_error(what, error)
-    return Finding(what, f"{shutil.disk_usage(place).free / hosts.GIB:.1f} GiB free at {place}")
-
-
-def clock(folder: Path) -> Finding:
-    """The system's clock against the file system's, and against the one that nothing sets."""
-    year, place = time.gmtime().tm_year, _standing(folder)
-    ahead, apart = time.time() - time.monotonic(), 0.0
-    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-", suffix=".tmp") as file:
-        apart = os.fstat(file.fileno()).st_mtime - time.time()
-    stepped = time.time() - time.monotonic() - ahead
-    fix = "timedatectl set-ntp true, then timedatectl"
-    if year < FIRST_YEAR:
-        return Finding(
-            "clock", f"the year is {year}", f"{FIRST_YEAR} or later: TLS and S3 refuse a wrong clock", FAIL, fix
-        )
-    if abs(stepped) > CLOCK_S:
-        return Finding(
-            "clock", f"set by {stepped:+.0f} s while it was looked at", "a clock that runs evenly", WARN, fix
-        )
-    if abs(apart) > CLOCK_S:
-        return Finding(
-            "clock",
-            f"files in {place} are stamped {apart:+.0f} s from the system's clock",
-            f"within {CLOCK_S:g} s",
-            WARN,
-            fix,
-        )
-    return Finding("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
 
 def gpu_clocks(host: Host) -> list[Finding]:
@@ -179,7 +135,7 @@ def gpu_clocks(host: Host) -> list[Finding]:
     try:
         pynvml.nvmlInit()
         for gpu in host.gpus:
-            mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(hosts.nvml_handle(gpu))
+            mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpus.nvml_handle(gpu))
             reasons += [f"GPU {gpu.index}: {name}" for bit, name in certificates.THROTTLE.items() if mask & bit]
     except pynvml.NVMLError as error:
         return [
@@ -201,7 +157,7 @@ def gpu_clocks(host: Host) -> list[Finding]:
 
 
 def hub(plan: Plan | None) -> Finding:
-    """Whether models could be fetched; without, weights are random and acceptance is prescribed."""
+    """Models can be fetched; else weights are random and acceptance is prescribed."""
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
     wanted = (
         {
@@ -220,7 +176,7 @@ def hub(plan: Plan | None) -> Finding:
     answer: list[tuple[str, bool]] = []
     asking = threading.Thread(
         target=_head, args=(endpoint, answer), daemon=True
-    )  # a name look-up knows no deadline of its own
+    )  # name look-up has no deadline of its own
     asking.start()
     asking.join(HUB_S + 0.5)
     said, replaced = answer[0] if answer else (f"no answer within {HUB_S:g} s", True)
@@ -237,7 +193,7 @@ def hub(plan: Plan | None) -> Finding:
 
 
 def _head(endpoint: str, answer: list[tuple[str, bool]]) -> None:
-    """Adds what the hub says, and whether that is a hub out of reach, whose models' place random weights may take."""
+    """Asks the hub, and whether a failure is a hub out of reach, whose models random weights may replace."""
     try:
         with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=HUB_S):
             answer.append((OK, False))
@@ -252,7 +208,9 @@ def _head(endpoint: str, answer: list[tuple[str, bool]]) -> None:
 
 
 def links(host: Host, environment: Environment | None, arms: list[Arm] | None) -> Finding:
-    """How the GPUs are linked, and that data gets from each to each; asked only where an arm spans several."""
+    """How the GPUs are linked, and that data arrives from each at each; copies are tried only where an arm spans
+    several.
+    """
     if len(host.gpus) < 2:
         return Finding("GPU links", "one GPU" if host.gpus else "no GPU")
     linked = _topology()
@@ -297,54 +255,9 @@ def _topology() -> str:
     return ", ".join(f"GPU{first}–GPU{second} {link}" for (first, second), link in pairs) or "topology unknown"
 
 
-def results_folder(folder: Path) -> Finding:
-    """A file can be written, renamed and deleted where results go."""
-    place = _standing(folder)
-    file = place / f".doctor-{uuid.uuid4().hex}.tmp"
-    try:
-        file.write_text("a result")
-        file = file.rename(file.with_suffix(".2.tmp"))
-        if file.read_text() != "a result":
-            raise OSError("what was written does not come back")
-        file.unlink()
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
-        return Finding(
-            "results folder",
-            f"{place}: {error.strerror or error}",
-            "a writable folder",
-            FAIL,
-            f"ls -ld {place}, or set SERVING_STUDY_RESULTS",
-        )
-    return Finding("results folder", f"{folder} {'can be written' if place == folder else 'can be made'}")
-
-
-def results_lock(folder: Path) -> Finding:
-    """No run holds the folder.
-
-    The kernel's table is read, since trying the lock could make a run fail that starts just now.
-    """
-    for lock in [folder / ".lock", *folder.glob("*/section-*/.lock")]:
-        try:
-            inode, pid, held = str(lock.stat().st_ino), lock.read_text().strip(), Path("/proc/locks").read_text()
-        except OSError:
-            continue
-        for words in map(str.split, held.splitlines()):
-            if "FLOCK" in words and words[-3].rsplit(":", 1)[-1] == inode and pid in words:
-                return Finding(
-                    "results lock",
-                    f"another run is writing in {lock.parent} (pid {pid})",
-                    "one run at a time",
-                    FAIL,
-                    "wait for it, or end it, then the same command again",
-                )
-    return Finding("results lock", "free")
-
-
 def load(host: Host) -> Finding:
-    """Other work on a CPU host, which takes time from the server that is measured."""
-    # The average is of the whole machine, whatever a container has of it.
+    """Other work on a CPU host, which takes time from the measured server."""
+    # The load average is of the whole machine, also in a container.
     average, cores = os.getloadavg()[0], host.cpus if cgroups.limits().cores is None else os.cpu_count()
     if not host.gpus and average > cores:
         return Finding(
@@ -358,7 +271,7 @@ def load(host: Host) -> Finding:
 
 
 def earlier_runs() -> Finding:
-    """Servers that this checkout started and that are still there."""
+    """Servers that this checkout started and that still run."""
     alive = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -373,10 +286,3 @@ def earlier_runs() -> Finding:
             f"wait for that run, or kill {' '.join(map(str, alive))}: each ends its server with it",
         )
     return Finding("earlier runs", "none alive")
-
-
-def _standing(folder: Path) -> Path:
-    """`folder`, or the nearest thing above it that exists."""
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    return folder
