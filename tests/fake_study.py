@@ -20,6 +20,7 @@ from serving_study import engines, files, loads
 from serving_study.engines import base, lmcache, vllm
 from serving_study.engines.process import CACHE_SERVER, Process
 from serving_study.environments import Environment
+from serving_study.environments.templates import Template
 from serving_study.hardware.hosts import Host
 from serving_study.loads import Load, datasets, prompts
 from serving_study.measure import sweep
@@ -68,7 +69,7 @@ class FakeEngine:
     def template(self, arm, host, variables):
         """Only where a test asks for one, by the modules that it is to import."""
         modules = os.environ.get("FAKE_TEMPLATE", "").split()
-        return base.Template(tuple(modules), frozenset({"ARM", "LATE"})) if modules else None
+        return Template(tuple(modules), frozenset({"ARM", "LATE"})) if modules else None
 
     def problems(self, arm, accepted, versions):
         return []

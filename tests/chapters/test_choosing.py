@@ -14,7 +14,6 @@ from serving_study.chapters.choosing import (
     advice,
     advice_text,
     choosing,
-    choosing_tables,
     decision_rules,
     effect_matrix,
     techniques,
@@ -194,7 +193,7 @@ def test_sections_3_and_4_disagree_on_one_draft_and_both_are_shown(monkeypatch):
     said = decision_rules.disagreement(table)
     assert "4 requests of 16 tokens, one draw" in said and "4 requests of 200 tokens, 3 repeats" in said
     assert said.endswith("the same draft, and two answers: neither k is settled by these.")
-    assert "One draft in two sections" in choosing_tables.same_draft(table).to_html()
+    assert "One draft in two sections" in effect_matrix.same_draft(table).to_html()
     assert decision_rules.disagreement(table.iloc[:0]) == "No host has both."
     assert {3, 4} <= set(choosing.effects(CPU).query("technique == 'draft model' and host == @CPU")["section"])
 
@@ -309,10 +308,10 @@ def test_the_tables_say_what_a_figure_is_of(settled):
         f"{techniques.FAULT}"
     )
     matrix = effect_matrix.matrix(settled)
-    shown = choosing_tables.effects(matrix, about).to_html()
+    shown = effect_matrix.effects(matrix, about).to_html()
     assert "badge-pass" in shown and about in shown and "nan" not in shown.lower()
     assert len(matrix[matrix["basis"] == NOTHING]) == 2
-    assert "<br>" in choosing_tables.decisions(decision_rules.decisions(settled), about).to_html()
+    assert "<br>" in effect_matrix.decisions(decision_rules.decisions(settled), about).to_html()
 
 
 def test_the_plot_says_what_random_weights_and_prescribed_acceptance_are_in(everything):
@@ -346,6 +345,6 @@ def test_the_targets_are_judged_on_this_host_and_the_published_ones(results):
     )
     about = advice_text.about(found["h200x1"])
     assert about == "h200x1, measured, vLLM 0.25.1, random weights, prescribed acceptance"
-    shown = choosing_tables.advised(advice_text.table(found["h200x1"]), about).to_html()
+    shown = effect_matrix.advised(advice_text.table(found["h200x1"]), about).to_html()
     assert '<span class="badge-unknown">meets (no answer)</span>' in shown and "badge-pass" in shown
     assert set(advice_text.table(found["l4x1"])["verdict"]) <= {"meets (predicted)", "misses (predicted)"}

@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from tiny_training import LOOK, SMOL, TRAINING, shaped_target
 
 from serving_study import environments, files
-from serving_study.chapters import sections, speculation_arms, speculation_plan
+from serving_study.chapters import sections, speculation_plan
 from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts, plan, recipe, served_drafts
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
 from serving_study.hardware import gpus, hosts
@@ -587,8 +587,8 @@ def test_the_truncated_arm_is_of_the_middle_k(target):
         "host": HOST,
         "truncated": target,
     }
-    assert [arm.name for arm in speculation_arms.speculation(ks=(5, 1, 3), **about)][-2] == "draft-k3-truncated"
-    assert [arm.name for arm in speculation_arms.speculation(ks=(), **about)] == ["baseline", "baseline-again"]
+    assert [arm.name for arm in speculation_plan.speculation(ks=(5, 1, 3), **about)][-2] == "draft-k3-truncated"
+    assert [arm.name for arm in speculation_plan.speculation(ks=(), **about)] == ["baseline", "baseline-again"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from tiny_training import LOOK, SMOL, TRAINING, shaped_target
 
 from serving_study import environments, files
-from serving_study.chapters import speculation_arms
+from serving_study.chapters import speculation_plan
 from serving_study.chapters.drafts import distillation, eagle, recipe
 from serving_study.errors import HostError, ModelError, ParameterError
 from serving_study.hardware import hosts
@@ -230,8 +230,8 @@ def test_the_arms_of_a_head(target):
         "environment": {},
         "host": HOST,
     }
-    assert not [arm.name for arm in speculation_arms.speculation(ks=(1, 3), **about) if "eagle" in arm.name]
-    found = {arm.name: arm for arm in speculation_arms.speculation(ks=(1, 3), eagle=target, **about)}
+    assert not [arm.name for arm in speculation_plan.speculation(ks=(1, 3), **about) if "eagle" in arm.name]
+    found = {arm.name: arm for arm in speculation_plan.speculation(ks=(1, 3), eagle=target, **about)}
     assert list(found) == ["baseline", "draft-k1", "draft-k3", "eagle3-k1", "eagle3-k3", "baseline-again"]
     assert found["eagle3-k3"].speculative == {"method": "eagle3", "model": target.source, "num_speculative_tokens": 3}
     assert (

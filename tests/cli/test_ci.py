@@ -131,6 +131,14 @@ def test_no_line_is_wider_than_the_style_allows():
     assert not wide
 
 
+def test_no_package_has_more_than_eight_modules():
+    source = paths.ROOT / "src" / "serving_study"
+    modules = {
+        folder: [file for file in folder.glob("*.py") if file.name != "__init__.py"] for folder in source.rglob("*/")
+    }
+    assert {str(folder): len(own) for folder, own in modules.items() if len(own) > 8} == {}
+
+
 def test_no_room_looks_into_one_below_it():
     code, said = imports(paths.ROOT)
     assert code == 0, said

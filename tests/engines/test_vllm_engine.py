@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving_study import engines
-from serving_study.chapters.speculation_arms import _prescribe
+from serving_study.chapters.speculation_plan import _prescribe
 from serving_study.engines import logs, vllm, vllm_logs
 from serving_study.errors import HostError, ParameterError
 from serving_study.hardware.gpus import Gpu

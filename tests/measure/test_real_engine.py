@@ -12,14 +12,14 @@ from fake_study import TIMED
 from serving_study import environments, files, loads
 from serving_study.chapters.kv_cache import prefixes
 from serving_study.engines import vllm
-from serving_study.environments import scripts
+from serving_study.environments import scripts, templates
 from serving_study.errors import LoadError
 from serving_study.hardware import hosts
 from serving_study.loads.prompts import SharedPrefix, WorkingSet
 from serving_study.measure import sweep
 from serving_study.models import checkpoints
 from serving_study.results import store
-from serving_study.servers import lifetime, metrics, templates
+from serving_study.servers import lifetime, metrics
 from serving_study.servers.arm import Arm
 
 pytestmark = pytest.mark.alone

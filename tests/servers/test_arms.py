@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serving_study.chapters import speculation_arms
+from serving_study.chapters import speculation_plan
 from serving_study.errors import ModelError, ParameterError
 from serving_study.hardware.gpus import Gpu
 from serving_study.hardware.hosts import Host
@@ -31,7 +31,7 @@ def make(model):
     target, same, other = model("target"), model("draft"), model("other", 90)
 
     def made(host=CPU, draft=same, **about):
-        return speculation_arms.speculation(
+        return speculation_plan.speculation(
             **{
                 "target": target,
                 "draft": draft,

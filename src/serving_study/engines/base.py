@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from ..environments.templates import Template
 from ..hardware.hosts import Host
 from .process import Process
 
@@ -85,16 +86,6 @@ class Counters:
     finish_reason: str
     position: str
     block_size: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Template:
-    """How a process is made that forks for servers (engine_side/template.py): the `modules` that it imports, and the
-    variables that are read `late`, after the imports, in which servers of one template may differ.
-    """
-
-    modules: tuple[str, ...]
-    late: frozenset[str] = frozenset()
 
 
 # What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.

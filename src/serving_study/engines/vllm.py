@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .. import paths
+from ..environments.templates import Template
 from ..errors import HostError
 from ..hardware.cgroups import GIB, cores
 from ..hardware.hosts import Host
@@ -134,13 +135,13 @@ def environment(process: Process, host: Host, python: Path) -> dict[str, str]:
 
 # What a worker, too, has imported before its own class: that one replaces parts of torch, and of vLLM, which whoever
 # imported them earlier would have kept.
-TEMPLATE = base.Template(
+TEMPLATE = Template(
     ("vllm.v1.executor.multiproc_executor", "vllm.v1.engine.core_client"),
     frozenset({"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_SERVER_DEV_MODE"}),
 )
 
 
-def template(process: Process, host: Host, variables: Mapping[str, str]) -> base.Template | None:
+def template(process: Process, host: Host, variables: Mapping[str, str]) -> Template | None:
     """None on a GPU, which a fork must not find in use; where another OpenMP than Intel's is loaded, which would not
     read a fork's variables; and with a KV connector, whose library has settings and threads of its own.
     """

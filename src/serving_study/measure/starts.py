@@ -14,11 +14,12 @@ from collections.abc import Callable
 
 from .. import engines, files
 from ..engines import logs
+from ..environments import templates
 from ..errors import StoreError, StudyError
 from ..hardware import hosts
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import lifetime, metrics, preflight, templates
+from ..servers import lifetime, metrics, preflight
 from ..servers.arm import Arm
 from ..servers.server import UNSAID
 from . import records

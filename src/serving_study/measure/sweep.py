@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import files
-from ..environments import Environment
+from ..environments import Environment, templates
 from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
 from ..hardware import hosts
 from ..hardware.hosts import Host
 from ..loads import Generator, Load
 from ..results import store
 from ..results.store import Run, Store
-from ..servers import fleet, lifetime, preflight, templates
+from ..servers import fleet, lifetime, preflight
 from ..servers.arm import Arm
 from ..servers.fleet import Fleet
 from . import mechanisms, records

@@ -13,9 +13,10 @@ import psutil
 
 from .. import engines
 from ..engines import base, logs
+from ..environments import templates
 from ..errors import ServerError
 from ..hardware import cgroups
-from . import preflight, templates
+from . import preflight
 from .arm import Arm
 
 WARDEN = Path(__file__).with_name("programs") / "warden.py"

@@ -10,12 +10,12 @@ import pytest
 from fake_study import OUT_OF_MEMORY, cells, starts, wait_for
 
 from serving_study import files
-from serving_study.engines import base
+from serving_study.environments import templates
 from serving_study.errors import ServerError
 from serving_study.measure import sweep
-from serving_study.servers import lifetime, server, templates
+from serving_study.servers import lifetime, server
 
-NONE = base.Template(("json",), frozenset({"LATE"}))
+NONE = templates.Template(("json",), frozenset({"LATE"}))
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def words_of(study, tmp_path, template, **variables) -> tuple[dict, object]:
 def test_what_is_spawned_is_the_servers_own_child_with_its_variables_of_then(study, tmp_path):
     told = []
     with templates.kept():
-        for template in (None, base.Template(("http.server",))):
+        for template in (None, templates.Template(("http.server",))):
             said, running = words_of(study, tmp_path, template)
             assert running.forked == (template is not None) == said.pop("modules")
             own = said.pop("own")

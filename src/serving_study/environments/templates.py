@@ -19,14 +19,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..engines.base import Template
-from ..environments import ENGINE_SIDE
+from . import ENGINE_SIDE
 
 PROGRAM = ENGINE_SIDE / "template.py"
 READY_S, LONGEST = 180.0, 1 << 16
 _kept: "Keeper | None" = None
+
+
+@dataclass(frozen=True)
+class Template:
+    """How a process is made that forks for servers (engine_side/template.py): the `modules` that it imports, and the
+    variables that are read `late`, after the imports, in which servers of one template may differ.
+    """
+
+    modules: tuple[str, ...]
+    late: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager
