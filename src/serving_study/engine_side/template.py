@@ -73,7 +73,7 @@ def main() -> list[str]:
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is not looked at stays shared
+    gc.freeze()  # what no collection looks at stays shared; an engine that serves leaves it out itself
     kept = _descriptors() - own
     imported = {
         name: os.environ.get(name) for name in {*before, *os.environ} if os.environ.get(name) != before.get(name)
@@ -149,7 +149,6 @@ def _settled(words: list[str], kept: set[int], cores: set[int]) -> list[str]:
     if pause := getattr(LIBC, "omp_pause_resource_all", None):
         pause(OMP_PAUSE_HARD)
         LIBC.omp_get_max_threads()  # starts anew, with the variables as they are now
-    gc.unfreeze()
     _spawn_by(helper)
     return words
 
