@@ -216,6 +216,15 @@ def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study)
     assert crossover.narrow(plan, Found(pandas.DataFrame(rows)), cells=0) is not None and not asked
 
 
+def test_where_the_baseline_is_withheld_there_are_no_multiples_of_it():
+    frame = store.Store("cpu-46af", 3).newest()
+    frame.loc[frame["arm"] == "baseline", "certificate"] = "fail"
+    arms = ["ngram-k3", "draft-k1"]
+    table = host_tables.hosts(3, "output_throughput", arms, frame, baseline="baseline").data
+    assert table[table["host"] == "cpu-46af"][arms].isna().all(axis=None)
+    assert table[table["host"] != "cpu-46af"][arms].notna().any(axis=None)
+
+
 def test_a_comparison_says_which_machines_it_is_of():
     shown = CliRunner().invoke(cli.app, ["compare", "cpu-46af", "cpu-c2f5", "--section", "3"])
     for name, kernel in (("cpu-46af", "v782"), ("cpu-c2f5", "v657")):

@@ -206,6 +206,13 @@ def test_a_failed_start_is_a_row_with_its_reason_and_seconds():
     assert "6.9×" in shown and "failed after (s)" in shown and "needs 4 GPUs" in shown and "nan" not in shown
 
 
+def test_of_withheld_cells_alone_the_tables_are_empty():
+    withheld = CELLS.assign(certificate="fail")
+    assert splits.accounts(withheld).empty and split_tables.resources(withheld).data.empty
+    figures_shown = split_tables.throughput(withheld).data.set_index(["arm", "GPUs"])
+    assert figures_shown.size and (figures_shown == "withheld (certificate failed)").all(axis=None)
+
+
 def test_tables_and_plots_say_of_what_they_are(figures):
     reference_cells = splits.of_reference()
     made = [

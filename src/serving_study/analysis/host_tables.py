@@ -5,6 +5,7 @@ What can mislead: absolute figures of two hosts are no comparison; multiples of 
     >>> host_tables.verdicts_table(results.frame(), 3)                           # doctest: +SKIP
 """
 
+import math
 from collections.abc import Iterable
 
 import pandas
@@ -137,7 +138,7 @@ def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
 
 def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | None) -> pandas.DataFrame:
     if baseline:
-        means = means.div(means[baseline], axis=0)
+        means = means.div(means.get(baseline, math.nan), axis=0)  # none, where all of its cells are withheld
     means = means.reindex(columns=arms)
     means.insert(0, "host", host)
     return means.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})

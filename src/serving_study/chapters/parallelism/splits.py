@@ -279,7 +279,8 @@ def accounts(frame: pandas.DataFrame, places: int | None = None, metric: str = T
             }
             | usd
         )
-    return pandas.DataFrame(rows)
+    columns = ["model", "arm", "used", "idle", "concurrency", metric, "a used one", "a paid one"]
+    return pandas.DataFrame(rows, columns=columns + ["USD a million tokens"] * bool(price))
 
 
 def predicted(cells: pandas.DataFrame) -> pandas.DataFrame:
