@@ -77,9 +77,10 @@ def predict(
             continue
         rate = "" if first["acceptance"] != first["acceptance"] else f"; acceptance {first['acceptance']:.1%} assumed"
         ends = "" if first["crossover"] != first["crossover"] else f"; pays below concurrency {first['crossover']:.0f}"
+        caveat = predictions.caveat(first["technique"])
         print(
             f"  {arm:<10} {first['weights_gib']:.2f} GiB of weights a GPU, {first['kv_tokens']:,.0f} KV "
-            f"tokens, {first['max_concurrency']:.1f} requests of full length{ends}{rate}{predictions.caveat(arm)}"
+            f"tokens, {first['max_concurrency']:.1f} requests of full length{ends}{rate}{caveat}"
         )
         if first["output_throughput"] != first["output_throughput"]:
             print(f"      no acceptance is known for it with these models; --acceptance {arm}=RATE adds its figures")

@@ -42,9 +42,9 @@ SPLIT = {
 }  # arms of any other model, as far as the host has GPUs
 
 
-def caveat(arm: str) -> str:
-    """What a prediction for this arm takes for granted, in words; empty for most."""
-    return " (if the look-up proposes in every round)" if arm.startswith("ngram") else ""
+def caveat(technique: str) -> str:
+    """What a prediction for an arm of this technique takes for granted, in words; empty for most."""
+    return " (if the look-up proposes in every round)" if technique == "ngram" else ""
 
 
 def basis(host: str) -> str:
@@ -74,10 +74,10 @@ def predict(
 ) -> pandas.DataFrame:
     """One row an arm and concurrency of section 3 or 5 on a host (profile or instance type).
 
-    Columns: `weights_gib`, `kv_tokens`, `max_concurrency`, `tpot_ms`, `ttft_ms`, `output_throughput`, `multiple` of its
-    model's first arm that starts, `crossover` (concurrency from which an arm no longer pays), `usd_per_million` output
-    tokens where a price is given, `acceptance` (the assumed rate) and `ceilings` (`datasheet`, or the date of the
-    probe). An arm that does not start has a `reason` and no figures.
+    Columns: `technique`, `weights_gib`, `kv_tokens`, `max_concurrency`, `tpot_ms`, `ttft_ms`, `output_throughput`,
+    `multiple` of its model's first arm that starts, `crossover` (concurrency from which an arm no longer pays),
+    `usd_per_million` output tokens where a price is given, `acceptance` (the assumed rate) and `ceilings` (`datasheet`,
+    or the date of the probe). An arm that does not start has a `reason` and no figures.
 
     `acceptance` is a rate by arm; for the reference study's own target and draft its mean stands in; without a rate an
     arm has only its memory. Section 5 has the reference study's seven arms, and of another model than its 7B those of
@@ -90,7 +90,9 @@ def predict(
     probed, arms = probed_rates(place), list(_arms(section, model, draft))
     _check_acceptance(acceptance or {}, [arm for arm, *_, k, _ in arms if k])
     for arm, target, tp, pp, k, drafted in arms:
-        row = {"model": target.name, "arm": arm, "gpus": tp * pp, "ceilings": probed.label if probed else "datasheet"}
+        technique = "draft" if drafted else "ngram" if k else "parallel" if section == 5 else "none"
+        row = {"model": target.name, "arm": arm, "technique": technique, "gpus": tp * pp}
+        row |= {"ceilings": probed.label if probed else "datasheet"}
         if tp * pp > place.count:
             rows.append(row | {"reason": f"needs {tp * pp} GPUs, {host} has {place.count}"})
             continue
@@ -140,6 +142,7 @@ def predict(
             )
     columns = [
         "arm",
+        "technique",
         "gpus",
         "weights_gib",
         "kv_tokens",

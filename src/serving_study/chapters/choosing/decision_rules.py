@@ -30,19 +30,26 @@ from .techniques import (
     shown_by,
 )
 
+SEVEN_B = ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct")  # as the reference study's arms have it, and as ours
+
 
 def ordered(
-    frame: pandas.DataFrame, technique: str, metric: str, *, basis: str, best: bool = True, arms: str = ".*"
+    frame: pandas.DataFrame,
+    technique: str,
+    metric: str,
+    *,
+    basis: str,
+    best: bool = True,
+    control: bool | None = None,
+    models: tuple[str, ...] | None = None,
 ) -> list[pandas.DataFrame]:
     """The grounded cells of each arm of a technique on one basis, the best first by `metric` (geometric mean over
-    concurrencies); with `best` false, the worst first at the lowest concurrency.
+    concurrencies); with `best` false, the worst first at the lowest concurrency. `control` keeps the arms
+    that are controls, or those that are none; `models` those of models with these names.
     """
-    rows = frame[
-        (frame["technique"] == technique)
-        & (frame["basis"] == basis)
-        & frame["grounded"]
-        & frame["arm"].fillna("").str.fullmatch(arms)
-    ]
+    rows = frame[(frame["technique"] == technique) & (frame["basis"] == basis) & frame["grounded"]]
+    rows = rows if control is None else rows[rows["control"] == control]
+    rows = rows if models is None else rows[rows["model"].isin(models)]
     figures = rows[(rows["metric"] == metric) & rows["ratio"].notna()]
     if not best:
         lowest = figures["concurrency"].isna() | (figures["concurrency"] == figures["concurrency"].min())
@@ -314,8 +321,8 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
         (
             "prompts are long and begin alike",
             "prefix caching; leave it on, it costs nothing where nothing repeats",
-            f"{of('prefix caching', TTFT, arms='(?!prefix-off|no-prefix-cache).*')}\nwithout the cache, "
-            f"{phrase(frame, 'prefix caching', TTFT, basis=REFERENCE, arms='prefix-off')}",
+            f"{of('prefix caching', TTFT, control=False)}\nwithout the cache, "
+            f"{phrase(frame, 'prefix caching', TTFT, basis=REFERENCE, control=True)}",
         ),
         (
             "the model does not fit on one GPU",
@@ -325,7 +332,7 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
         (
             "more requests at once than the cache holds",
             "tensor parallelism, for the cache it frees; a quantised cache",
-            f"{of('tensor parallelism', KV, arms='7b.*')}\n{of('quantised KV cache', KV)}"
+            f"{of('tensor parallelism', KV, models=SEVEN_B)}\n{of('quantised KV cache', KV)}"
             f"\n{of('quantised KV cache', THROUGHPUT)}".removesuffix(f"\n{NOTHING}"),
         ),
         (

@@ -52,6 +52,7 @@ def predicted_rows(host: str, model: str, own: bool) -> list[dict]:
                                 metric,
                                 int(concurrency),
                                 arm_row[column] / base_row[column],
+                                model=arms[arm]["model"],
                             )
                         )
     prediction = reuse.prefix(shape, machine, shared=SHARED, own=OWN)

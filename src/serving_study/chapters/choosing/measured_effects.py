@@ -71,6 +71,7 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
                             differs=row.differs,
                             certificate=_certificate(both),
                             section=section,
+                            model=arms[row.arm]["model"],
                             **columns,
                         )
                     )
@@ -177,6 +178,7 @@ def reused_rows(host: str, basis: str) -> list[dict]:
                 ratio,
                 certificate=certificate,
                 section=7,
+                control=arm == prefixes.CONTROL,
                 **columns,
             )
         )
@@ -258,6 +260,7 @@ def reference_rows(section: int) -> list[dict]:
                         section=section,
                         engine=OF_REFERENCE,
                         requests=verdicts.LOADS[section].get(concurrency, math.nan),
+                        model=arms[arm]["model"],
                     )
                 )
     return rows
@@ -281,6 +284,7 @@ def reference_prefix_rows() -> list[dict]:
             1,
             1 / row.gain,
             requests=int(row.later),
+            control=row.arm == prefixes.CONTROL,
             **columns,
         )
         for row in prefixes.published().itertuples()

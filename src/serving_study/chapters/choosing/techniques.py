@@ -36,6 +36,8 @@ COLUMNS = [
     "repeats",
     "proposing",
     "grounded",
+    "model",
+    "control",
 ]
 SHARED, OWN, LONG = (
     3001,
@@ -122,4 +124,5 @@ def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio,
     """One row of `effects`; what is not given is missing."""
     row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
     missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
+    missing |= {"model": None, "control": False}
     return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | columns
