@@ -90,6 +90,8 @@ def beside() -> pandas.DataFrame:
 
 STARTS = pandas.DataFrame(
     {
+        "host": "h200x1",
+        "weights": "random",
         "arm": ["baseline", "old", "draft-k3"],
         "phases": [
             {"imports": 14.0, "weights": 2.0, "profiling": 1.0, "first request": 1.5, "other": 0.5},
@@ -348,6 +350,8 @@ def test_a_caption_says_hosts_kinds_repeats_and_engine(figures):
         assert figures[name].get_supxlabel() == SAID
     for name in ("break_even_figure", "sequence_figure", "gains_figure", "tiers_figure"):
         assert figures[name].get_supxlabel() == "h200x1, random weights; 1 repeat; vLLM 0.25.1"
+    said = "h200x1, random weights; older starts, which do not say: old"
+    assert figures["start_phases"].get_supxlabel() == said
     assert figures["scaling"].get_supxlabel() == "h200x2, random weights; 3 repeats | a10gx4, reference"
     assert figures["surface"].get_supxlabel() == "diamonds: cpu"
     assert any("random weights, prescribed acceptance" in text for text in legend_texts(figures["acceptance"]))

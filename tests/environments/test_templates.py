@@ -15,7 +15,7 @@ from serving_study.errors import ServerError
 from serving_study.measure import sweep
 from serving_study.servers import lifetime, server
 
-NONE = templates.Template(("json",), frozenset({"LATE"}))
+OF_JSON = templates.Template(("json",), frozenset({"LATE"}))
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def forked(study, monkeypatch):
 
 def ours(study) -> list[psutil.Process]:
     """Templates and what they forked, by the environment that the template was given."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("JOURNAL") == str(study.journal) and process.status() != psutil.STATUS_ZOMBIE:
-                found += [process] if "template.py" in " ".join(process.cmdline()) else []
+                processes += [process] if "template.py" in " ".join(process.cmdline()) else []
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def assert_none_left(study) -> None:
@@ -182,7 +182,7 @@ def words_of(study, tmp_path, template, **variables) -> tuple[dict, object]:
 
 
 def test_what_is_spawned_is_the_servers_own_child_with_its_variables_of_then(study, tmp_path):
-    told = []
+    reports = []
     with templates.kept():
         for template in (None, templates.Template(("http.server",))):
             said, running = words_of(study, tmp_path, template)
@@ -190,10 +190,10 @@ def test_what_is_spawned_is_the_servers_own_child_with_its_variables_of_then(stu
             own = said.pop("own")
             assert running.pid == own == said.pop("group") and running.warden.returncode == 3
             assert said["child"].pop(0) == own
-            told.append(said)
+            reports.append(said)
     said.pop("descriptors")  # one more, to its helper
-    assert len(told[0].pop("descriptors")) <= 10
-    assert told[0] == told[1] and said["child"] == ["yes", str(tmp_path), "__mp_main__"] and said["code"] == 7
+    assert len(reports[0].pop("descriptors")) <= 10
+    assert reports[0] == reports[1] and said["child"] == ["yes", str(tmp_path), "__mp_main__"] and said["code"] == 7
     assert_none_left(study)
 
 
@@ -201,11 +201,11 @@ def test_one_template_serves_all_that_differ_in_late_variables_alone(study, tmp_
     with templates.kept():
         seen = []
         for variables in ({"LATE": "1"}, {"LATE": "2"}, {"EARLY": "1"}):
-            said, running = words_of(study, tmp_path, NONE, **variables)
+            said, running = words_of(study, tmp_path, OF_JSON, **variables)
             assert said["late"] == variables.get("LATE") and running.forked
             seen.append(templates._kept._living.process.pid)
     assert seen[0] == seen[1] != seen[2]
     assert templates._kept is None
-    said, running = words_of(study, tmp_path, NONE)
+    said, running = words_of(study, tmp_path, OF_JSON)
     assert not running.forked
     assert_none_left(study)

@@ -134,13 +134,14 @@ def decomposition(frame: pandas.DataFrame, baseline: str = "baseline") -> Figure
 
 
 def start_phases(starts: pandas.DataFrame) -> Figure:
-    """Where the seconds of each arm's start went, in stacked bars; of old starts, which do not say, that alone."""
+    """Where the seconds of each arm's start went, in stacked bars; old starts do not say, and are left out by name."""
     shown = starts[starts["phases"].map(lambda phases: isinstance(phases, dict))]
     figure, axis = plt.subplots(figsize=(WIDTH, 0.3 * max(2, len(shown)) + 1.2), layout="constrained")
     if shown.empty:
         words = "older starts do not say where their seconds went"
         axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center")
         axis.set_axis_off()
+        drawing.caption(figure, drawing.of(starts))
         return figure
     names, left = list(shown["arm"])[::-1], np.zeros(len(shown))
     for number, phase in enumerate(PHASES):
@@ -153,6 +154,9 @@ def start_phases(starts: pandas.DataFrame) -> Figure:
     axis.set(xlabel="seconds from the command to the first answer", ylim=(-0.6, len(names) - 0.4))
     axis.grid(axis="y", visible=False)
     drawing.legend(figure, most=len(PHASES))
+    silent = [arm for arm in starts["arm"] if arm not in names]
+    unsaid = f"; older starts, which do not say: {', '.join(silent)}" if silent else ""
+    drawing.caption(figure, drawing.of(shown) + unsaid)
     return figure
 
 
@@ -161,10 +165,12 @@ def beside(rows: pandas.DataFrame, label: str, x: str = "concurrency", x_label: 
 
     `rows` has a row a point: `arm`, the column `x`, `value`, `source` (`predicted`, `reference` or `measured`), `host`,
     and, where there are any, `low` and `high`, the ends of an interval, and `labels`, what has to be said of the point
-    (`comparisons.kinds`), which the legend says of its source. `theory.beside` makes it of sections 3 and 5; any other
-    frame with these columns will do. Figures of several hosts may be on one axis as multiples alone.
+    (`comparisons.kinds`), which the legend says of its source.
+    `theory.prediction_errors.with_measured` makes it of sections 3 and 5; any other frame with these columns will do.
+    Figures of several hosts may be on one axis as multiples alone.
 
-        plots.beside(theory.beside(3, "l4x1", "total_token_throughput", cells), "multiple of the baseline")
+        rows = prediction_errors.with_measured(3, "l4x1", "total_token_throughput", cells)
+        plots.beside(rows, "multiple of the baseline")
     """
     import seaborn
 
