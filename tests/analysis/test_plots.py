@@ -217,7 +217,8 @@ def test_every_function_that_draws_is_among_those_tested():
 
 
 def test_two_processes_draw_the_same_bytes():
-    code = f"import sys, json; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_plots as t; "
+    code = f"import sys, json, pathlib; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_plots as t; "
+    code += f"t.paths.RESULTS = t.paths.RESULTS_PUBLISHED = pathlib.Path({str(paths.RESULTS_PUBLISHED)!r}); "
     code += "print(json.dumps(t.digests()))"
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
