@@ -21,13 +21,16 @@ from serving_study.servers import preflight
 
 def pytest_configure(config):
     """A run of the reader's own under data/results is no part of the published study that tests hold figures of."""
-    listing = ["git", "-C", str(paths.ROOT), "ls-files", "-z", "--", "data/results"]
-    own = subprocess.run([*listing, "--others", "--exclude-standard"], capture_output=True, text=True)
-    if own.returncode or not own.stdout:  # no checkout of git, or nothing was measured in it
+
+    def listed(*which: str) -> list[str]:
+        command = ["git", "-C", str(paths.ROOT), "ls-files", "-z", *which, "--", "data/results"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.split("\0")[:-1]
+
+    if not listed("--others", "--exclude-standard"):  # no checkout of git, or nothing was measured in it
         return
     folder = Path(tempfile.mkdtemp(prefix="published-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    for name in filter(None, subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")):
+    for name in listed():
         file = folder / Path(name).relative_to("data/results")
         file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(paths.ROOT / name, file)
