@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving_study.errors import DatasetError
-from serving_study.loads import conversations, datasets
+from serving_study.loads import Load, conversations, datasets
 
 GOOD = {"id": "1", "conversations": [{"from": "human", "value": "Hi?"}, {"from": "gpt", "value": "Hello."}]}
 CHAT = {"messages": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}]}
@@ -67,7 +67,8 @@ def test_json_lines_are_read_and_kept_as_the_list_that_is_sent(tmp_path, cache, 
     found = datasets.load(file, "chats.jsonl")
     assert found.conversations == 2 and found.path.parent == cache / "datasets"
     assert json.loads(found.path.read_text()) == [GOOD, second]
-    assert found.arguments(None, "", 0) == ["--dataset-name", "sharegpt", "--dataset-path", str(found.path)]
+    arguments = found.arguments(Load(1, 1, found), "", 0)
+    assert arguments == ["--dataset-name", "sharegpt", "--dataset-path", str(found.path)]
     listed = datasets.load(written(tmp_path, [GOOD, second]), "x")
     assert listed.path == tmp_path / "x.json" and listed.sha256 != found.sha256
 

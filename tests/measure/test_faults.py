@@ -15,8 +15,8 @@ from fake_study import CRASHED, OUT_OF_MEMORY, both, cells, failed, starts, wait
 from serving_study import files, loads
 from serving_study.engines import base
 from serving_study.errors import DatasetError, EngineEnvironmentError, HostError, ModelError, ServerError, StoreError
+from serving_study.measure import life, sweep
 from serving_study.measure import starts as serving_starts
-from serving_study.measure import sweep
 from serving_study.results import sources, store
 from serving_study.servers import client, fleet, lifetime, preflight
 
@@ -279,7 +279,7 @@ def test_an_error_of_one_arm_ends_that_arm_alone(study, monkeypatch, name, place
         monkeypatch.setattr(fleet, "launch", raised(fleet.launch, meant))
     else:
         meant = lambda run, cell, *_: cell.arm.name == "faulty" and cell.repeat == 1  # noqa: E731
-        monkeypatch.setattr(sweep, "measure_cell", raised(sweep.measure_cell, meant))
+        monkeypatch.setattr(life, "measure_cell", raised(life.measure_cell, meant))
     results = sweep.run(study.plan([study.arm("faulty"), study.arm("good")], repeats=2))
     record = starts(results)["faulty"]
     assert (record["outcome"], record["reason"]) == ("failed", str(error)) and record["lost_cells"] == []
@@ -291,10 +291,10 @@ def test_an_error_of_one_arm_ends_that_arm_alone(study, monkeypatch, name, place
 
 
 def test_results_that_cannot_be_written_end_the_sweep(study, monkeypatch):
-    def measure(*_):
+    def measure(*_, **more):
         raise StoreError("a result could not be written; those already stored are intact", value="x")
 
-    monkeypatch.setattr(sweep, "measure_cell", measure)
+    monkeypatch.setattr(life, "measure_cell", measure)
     with pytest.raises(StoreError, match="a result could not be written"):
         sweep.run(study.plan([study.arm("first"), study.arm("second")]))
     study.assert_nothing_left()
@@ -380,14 +380,14 @@ def test_a_proxy_of_the_environment_is_not_in_between(study, monkeypatch):
 
 
 def test_the_next_server_starts_beside_and_is_frozen_while_cells_are_measured(study, monkeypatch):
-    real, seen = sweep.measure_cell, []
+    real, seen = life.measure_cell, []
 
-    def measure(run, cell, server, generator, timing):
+    def measure(run, cell, server, *rest, **more):
         others = study.alive() - {server.pid} - {event["pid"] for event in study.events("worker")}
         seen.append((cell.arm.name, [psutil.Process(pid).status() for pid in others]))
-        return real(run, cell, server, generator, timing)
+        return real(run, cell, server, *rest, **more)
 
-    monkeypatch.setattr(sweep, "measure_cell", measure)
+    monkeypatch.setattr(life, "measure_cell", measure)
     arms = [study.arm("first"), study.arm("second"), study.arm("third")]
     results = sweep.run(study.plan(arms))
     assert seen == [("first", [psutil.STATUS_STOPPED]), ("second", []), ("third", [])]

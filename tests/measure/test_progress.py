@@ -4,20 +4,20 @@ import pytest
 
 from serving_study import files
 from serving_study.errors import StoreError
-from serving_study.measure import progress, sweep
+from serving_study.measure import life, progress, sweep
 from serving_study.measure.progress import Progress
 from serving_study.results.store import Run, Store
 
 
 def test_each_cell_is_told_as_it_begins_and_the_last_state_is_done(study, monkeypatch):
     monkeypatch.setattr(progress, "WRITE_EVERY_S", 0.0)
-    seen, real = [], sweep.measure_cell
+    seen, real = [], life.measure_cell
 
-    def measure(run, cell, *rest):
+    def measure(run, cell, *rest, **more):
         seen.append(files.read(run.folder / "status.json"))
-        return real(run, cell, *rest)
+        return real(run, cell, *rest, **more)
 
-    monkeypatch.setattr(sweep, "measure_cell", measure)
+    monkeypatch.setattr(life, "measure_cell", measure)
     plan = study.plan([study.arm("first"), study.arm("second")])
     run = sweep.run(plan).run
     told = [(row["arm"], row["cell"], row["done_cells"], row["cells"], row["state"]) for row in seen]
@@ -31,10 +31,10 @@ def test_each_cell_is_told_as_it_begins_and_the_last_state_is_done(study, monkey
 
 @pytest.mark.parametrize(("error", "state"), [(StoreError("no space"), "failed"), (KeyboardInterrupt(), "interrupted")])
 def test_what_ends_a_run_early_is_its_last_state(study, monkeypatch, error, state):
-    def measure(*_):
+    def measure(*_, **more):
         raise error
 
-    monkeypatch.setattr(sweep, "measure_cell", measure)
+    monkeypatch.setattr(life, "measure_cell", measure)
     plan = study.plan([study.arm("first")])
     with pytest.raises(type(error)):
         sweep.run(plan)

@@ -132,8 +132,18 @@ FAULTS = {
         ],
         "0.1 median latencies",
     ),
+    "a neighbour that works": (
+        "idle servers",
+        lambda cell, requests: cell.update(idle={"servers": 3, "cpu_s": 0.4}),
+        "3 other servers had 0.4 s",
+    ),
     "client busy": ("client", at(("client", "cpu_s"), 0.9 * DURATION), "90% of a core"),
     "client late": ("client", at(("client", "p99_lag_ms"), 40.0), "late by 40.0 ms"),
+    "client late in a short load": (
+        "client",
+        lambda cell, requests: cell["client"].update(looks=90, p90_lag_ms=40.0, p99_lag_ms=90.0),
+        "late by 40.0 ms (p90)",
+    ),
     "requests late at the server": (
         "client",
         at(("result", "mean_ttft_ms"), 70.0),
@@ -182,9 +192,14 @@ def test_a_ttft_made_by_the_client_withholds_ttft_alone():
     assert evidence.startswith("mean 80.0 ms here, 48.0 ms by the server") and certificates.withheld(None) == ()
 
 
+def beside_others():
+    whole, requests, *rest = good()
+    return whole | {"idle": {"servers": 2, "cpu_s": 0.0}}, requests, *rest
+
+
 def test_every_check_has_a_planted_fault():
     assert {name for name, _, _ in FAULTS.values()} | set(certificates.PARTIAL) == {
-        check["name"] for check in mechanisms.certify(*good())["checks"]
+        check["name"] for check in mechanisms.certify(*beside_others())["checks"]
     }
 
 
@@ -316,3 +331,9 @@ def test_tiers_are_told_in_one_order_however_they_were_stored():
         for names in (("memory", "disk"), ("disk", "memory"))
     ]
     assert said[0] == said[1] and said[0].index("memory: 1.0 MiB in") < said[0].index("disk: 1.0 MiB in")
+
+
+def test_a_stall_of_the_client_in_a_short_load_is_noise():
+    cell, requests = good()
+    cell["client"] |= {"looks": 90, "p90_lag_ms": 2.0, "p99_lag_ms": 90.0}
+    assert mechanisms.certify(cell, requests)["verdict"] == PASS

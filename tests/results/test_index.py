@@ -20,6 +20,7 @@ def cell(repeat=0, key="k", **columns):
         "at": "2030-01-01T00:00:00Z",
         "asked": {"temperature": 0.0},
         "server": {"alive": True},
+        "steady": None,
         "result": {"completed": 8, "median_tpot_ms": 10.0},
         "certificate": {"verdict": "pass", "checks": []},
         "labels": {},

@@ -34,6 +34,7 @@ def cell(arm="baseline", repeat=0, key="k", **about):
         "at": "2030-01-01T00:00:00Z",
         "asked": {"temperature": 0.0},
         "server": {"alive": True},
+        "steady": None,
         "result": {"completed": 8, "failed": 0, "output_throughput": 80.5, "median_tpot_ms": 10.0, "something_new": 1},
         "speculation": {},
         "certificate": {"verdict": "pass", "checks": []},
@@ -473,7 +474,7 @@ def test_a_cell_stored_under_vllms_own_names_is_read_under_ours(tmp_path):
     assert {name: value for name, value in cell.items() if name in stored and name != "counters"} == {
         name: value for name, value in stored.items() if name != "counters"
     }
-    assert set(cell) - set(stored) == {"tp", "pp", "dp", "ep", "replicas", "draft", "distinction"}
+    assert set(cell) - set(stored) == {"tp", "pp", "dp", "ep", "replicas", "draft", "distinction", "steady"}
     assert [set(record["counters"]) for record in records] == len(requests) * [set(vllm.COUNTERS.watched)]
     assert sum(record["counters"][base.PREFIX_HITS] for record in records) == cell["counters"][base.PREFIX_HITS]
     # What is under our names already passes through.

@@ -53,13 +53,13 @@ def main() -> None:
 
 
 def _run(serve, parser, arguments: list[str], names: list[str] | None = None) -> dict:
-    lags: list[float] = []
+    ticks: list[tuple[float, float]] = []
 
     async def watch() -> None:
         while True:
             before = time.perf_counter()
             await asyncio.sleep(LAG_INTERVAL_S)
-            lags.append(time.perf_counter() - before - LAG_INTERVAL_S)
+            ticks.append((before, time.perf_counter() - before - LAG_INTERVAL_S))
 
     async def load() -> dict:
         watcher = asyncio.create_task(watch())
@@ -72,14 +72,26 @@ def _run(serve, parser, arguments: list[str], names: list[str] | None = None) ->
     with _watched(serve, names) as counters:
         result = asyncio.run(load())
     wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
-    lags.sort()
+    lags = _during(ticks, result)
     client = {
         "wall_s": wall_s,
         "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "median_lag_ms": 1000 * lags[len(lags) // 2] if lags else None,
+        "p90_lag_ms": 1000 * lags[int(len(lags) * 0.90)] if lags else None,
         "p99_lag_ms": 1000 * lags[int(len(lags) * 0.99)] if lags else None,
+        "looks": len(lags),
     }
     return {"result": result, "client": client} | ({"watched": counters} if names else {})
+
+
+def _during(ticks: list[tuple[float, float]], result: dict) -> list[float]:
+    """How late the event loop was while requests were under way, sorted. Before them the generator reads and tokenises
+    prompts, after them it adds up, and is late for both: no request waits for that.
+    """
+    rows = list(zip(*(result.get(name) or () for name in ("start_times", "ttfts", "itls")), strict=False))
+    began = min((start for start, *_ in rows), default=0.0)
+    ended = max((start + ttft + sum(itls) for start, ttft, itls in rows), default=float("inf"))
+    return sorted(lag for at, lag in ticks if at + LAG_INTERVAL_S + lag >= began and at <= ended)
 
 
 @contextlib.contextmanager

@@ -33,8 +33,9 @@ PERCENTILES = "50,95,99"
 class Load:
     """`prompts` requests from `dataset`, at most `concurrency` in flight, sent as fast as that allows.
 
-    `output_tokens` fixes every answer's length (None: the dataset's own); with `ignore_eos` the model may not stop
-    earlier. `temperature` None leaves sampling to the server's defaults."""
+    `output_tokens` is every answer's length (None: the dataset's own), or their mean: with `output_spread` they lie
+    evenly within that share of it, in an order drawn for each cell, so that answers do not end together. With
+    `ignore_eos` the model may not stop earlier. `temperature` None leaves sampling to the server's defaults."""
 
     concurrency: int
     prompts: int
@@ -43,17 +44,27 @@ class Load:
     temperature: float | None = None
     ignore_eos: bool = True
     seed: int = 42
+    output_spread: float = 0.0
 
     @property
     def name(self) -> str:
         return ",".join(filter(None, (self.dataset.label, f"concurrency={self.concurrency}")))
 
     def identity(self) -> dict:
-        return {**asdict(self), "dataset": self.dataset.identity()}
+        identity = {**asdict(self), "dataset": self.dataset.identity()}
+        return identity if self.output_spread else {k: v for k, v in identity.items() if k != "output_spread"}
 
     def seed_of(self, repeat: int) -> int:
         """Each cell draws its own prompts; all arms draw the same."""
         return random.Random(f"{self.seed}/{self.concurrency}/{repeat}").randrange(2**31)
+
+    def lengths(self, repeat: int) -> list[int]:
+        """The answers' lengths, their mean exactly `output_tokens`."""
+        widest = self.output_spread * self.output_tokens
+        offsets = (round(widest * (2 * place + 1 - self.prompts) / self.prompts) for place in range(self.prompts))
+        lengths = [self.output_tokens + offset for offset in offsets]
+        random.Random(f"{self.seed_of(repeat)}/lengths").shuffle(lengths)
+        return lengths
 
     def arguments(
         self, *, url: str, model: str, tokenizer: str, repeat: int, api: Sequence[str] = vllm.BENCH
@@ -79,7 +90,9 @@ class Load:
         ]
         words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", PERCENTILES]
         words += ["--save-detailed", "--disable-tqdm", "--ready-check-timeout-sec", "0", "--header", "Connection=close"]
-        if self.output_tokens is not None:
+        if self.output_spread:
+            words += [Exact.length_option, "-1"]  # the lengths that stand in the file
+        elif self.output_tokens is not None:
             words += [self.dataset.length_option, str(self.output_tokens)]
         if self.temperature is not None:
             words += ["--temperature", str(self.temperature)]

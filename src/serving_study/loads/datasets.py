@@ -8,6 +8,7 @@ is out of reach; any other failure is an error.
 
 import hashlib
 import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from .. import files, paths
 from ..environments import Environment
 from ..errors import DatasetError
 from ..models import hub
-from . import conversations
+from . import conversations, prompts
 
 OWN = paths.DATA / "prompts" / "conversations.json"
 SHAREGPT_REPOSITORY = "anon8231489123/ShareGPT_Vicuna_unfiltered"
@@ -25,6 +26,7 @@ SHAREGPT_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
 SHAREGPT_REVISION = "192ab2185289094fc556ec8ce5ce1e8e587154ca"
 SHAREGPT_SHA256 = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"
 SHAREGPT_KEPT = 20_000
+SHORTEST, LONGEST = 4, 1024  # tokens of a prompt that `vllm bench serve` takes from such a set
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,27 @@ class Dataset:
         return {"name": self.name, "sha256": self.sha256}
 
     def arguments(self, load, tokenizer: str, repeat: int) -> list[str]:
-        """`vllm bench serve`'s options for the data set."""
-        return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
+        """`vllm bench serve`'s options for the data set; lengths of answers that are spread are written to a file with
+        the prompts that are drawn for them.
+        """
+        if not load.output_spread:
+            return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
+        return prompts.with_lengths(self._drawn(load, tokenizer, repeat), load.lengths(repeat))
+
+    def _drawn(self, load, tokenizer: str, repeat: int) -> list[str]:
+        """First turns in an order drawn for the cell, of the lengths that the load generator takes of such a set."""
+        rows = conversations.read(self.path.read_bytes(), self.path)[0]
+        order = random.Random(load.seed_of(repeat))
+        order.shuffle(rows)
+        texts = (row["conversations"][0]["value"] for row in rows if len(row["conversations"]) >= 2)
+        fitting = [text for text in texts if SHORTEST <= prompts.tokens_of(text, Path(tokenizer)) <= LONGEST]
+        if not fitting:
+            raise DatasetError(
+                "no prompt of a usable length",
+                value=self.path,
+                allowed=f"{SHORTEST} to {LONGEST} tokens in the first turn",
+            )
+        return [fitting[place % len(fitting)] for place in range(load.prompts)]
 
     def reads(self, load) -> int:
         """Prompt tokens of the load, for estimates: 0, since a data set's prompts are short."""

@@ -76,21 +76,7 @@ class Exact:
 
     def arguments(self, load, tokenizer: str, repeat: int) -> list[str]:
         """`vllm bench serve`'s options for the data set, whose file this writes."""
-        file = _file()
-        lines = [
-            json.dumps({"prompt": text, "output_tokens": load.output_tokens})
-            for text in self.texts(load, tokenizer, repeat)
-        ]
-        files.write(file, "\n".join(lines))
-        return [
-            "--dataset-name",
-            "custom",
-            "--dataset-path",
-            str(file),
-            "--skip-chat-template",
-            "--disable-shuffle",
-            "--no-oversample",
-        ]
+        return with_lengths(self.texts(load, tokenizer, repeat), [load.output_tokens] * load.prompts)
 
     def texts(self, load, tokenizer: str, repeat: int) -> list[str]:
         """The prompts in the order of sending. Raises DatasetError when the tokenizer cannot make the lengths."""
@@ -247,6 +233,22 @@ def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, see
                 next=f"ls {folder}",
             )
     return texts
+
+
+def with_lengths(texts: list[str], lengths: list[int]) -> list[str]:
+    """`vllm bench serve`'s options for these prompts with answers of these lengths, in this order; writes their
+    file.
+    """
+    file = _file()
+    rows = zip(texts, lengths, strict=True)
+    files.write(file, "\n".join(json.dumps({"prompt": text, "output_tokens": length}) for text, length in rows))
+    options = ["--skip-chat-template", "--disable-shuffle", "--no-oversample"]
+    return ["--dataset-name", "custom", "--dataset-path", str(file), *options]
+
+
+def tokens_of(text: str, folder: Path) -> int:
+    """Tokens of a text in the tokenizer of a model's folder."""
+    return len(_tokenizer(folder)[0].encode(text).ids)
 
 
 def forget() -> None:

@@ -4,12 +4,14 @@
 """
 
 import time
+from collections.abc import Sequence
 
 from .. import engines, files
 from ..engines import logs
 from ..errors import LoadError, ServerError
 from ..hardware.sampler import Sampler
 from ..loads import Generator, Load
+from ..results import certificates
 from ..results.store import Run
 from ..servers import client, lifetime, metrics
 from ..servers.arm import Arm
@@ -38,7 +40,21 @@ def warm_up(
     timing["warm-up"] += time.monotonic() - began
 
 
-def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timing: dict) -> None:
+def measure_cell(
+    run: Run,
+    cell: Cell,
+    server: Fleet,
+    generator: Generator,
+    timing: dict,
+    *,
+    life: int = 1,
+    sitting: int | None = None,
+    idle: Sequence[Fleet] = (),
+) -> None:
+    """Measure `cell` in a server's `life` and store it. In a `sitting` it shares its block's time with other arms,
+    whose `idle` servers stand still meanwhile.
+
+    Raises ServerError for a server that is dead afterwards, LoadError for a load that cannot be driven."""
     began, tokenizer = time.monotonic(), str(cell.arm.model.folder)
     load = cell.load.dataset.sized(cell.load, server.start)
     for prompt in load.dataset.primers(load, tokenizer, cell.repeat):
@@ -46,8 +62,10 @@ def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timi
     engine, mechanism = engines.get(cell.arm.engine), mechanisms.of(cell.arm.technique)
     before = _scrape(server)
     looked = mechanism.look(cell.arm, server, server.host, before)
+    idle_s = -sum(fleet.cpu_s() for fleet in idle)
     with Sampler(server.host) as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
+    idle_s += sum(fleet.cpu_s() for fleet in idle)
     after = _scrape(server)
     result, requests = records.split(answer["result"], answer.get("watched"))
     load_s = result.get("duration") or 0.0
@@ -63,6 +81,8 @@ def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timi
         "load": cell.load.name,
         "concurrency": cell.load.concurrency,
         "repeat": cell.repeat,
+        "life": life,
+        "sitting": sitting,
         "at": files.now(),
         "seed": cell.load.seed_of(cell.repeat),
         "asked": {
@@ -70,8 +90,10 @@ def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timi
             "output_tokens": cell.load.output_tokens,
             "ignore_eos": cell.load.ignore_eos,
             "temperature": cell.load.temperature,
+            **({"output_spread": cell.load.output_spread} if cell.load.output_spread else {}),
         },
         "result": result,
+        "steady": certificates.steady_rates(requests, cell.load.concurrency),
         "counters": counters,
         "speculation": metrics.acceptance(before, after, engine.COUNTERS),
         "reuse": load.dataset.evidence(
@@ -79,6 +101,7 @@ def measure_cell(run: Run, cell: Cell, server: Fleet, generator: Generator, timi
         ),
         "client": answer["client"],
         "machine": sampler.summary(),
+        **({"idle": {"servers": len(idle), "cpu_s": round(idle_s, 3)}} if idle else {}),
         **mechanism.evidence(cell.arm, looked, looked_again, counters),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
         "labels": {

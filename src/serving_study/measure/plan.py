@@ -7,9 +7,15 @@ measurements. What can mislead: an estimate comes from what this host took befor
     >>> sections.plan(3).pending(store.Store("cpu", 3))            # doctest: +SKIP
 """
 
+import itertools
+import math
 import random
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas
 
 from .. import engines, files
 from ..environments import Environment, variables
@@ -19,6 +25,8 @@ from ..results import store
 from ..results.store import Store
 from ..servers import preflight
 from ..servers.arm import Arm
+
+SPARE_GIB = 1.0  # of memory, that stays free beside all servers
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one section measures on one host. Without loads it only starts servers (`starts`)."""
+    """What one section measures on one host. Without loads it only starts servers (`starts`).
+
+    Each arm has at least `repeats` blocks in at least `lives` lives; more follow for what is not decided until
+    `minutes` are spent on the section. `decisions` tells that of a frame of cells: one row a claim, `arm`, `load` (its
+    name), `decided`, `half_width` (a natural logarithm), `blocks`. `side_by_side` keeps the
+    servers of all arms alive, all but one frozen, as far as memory allows. Arms whose ratio lies within `margin` of 1
+    count as equal (None: the usual one).
+    """
 
     section: int | str
     host: Host
@@ -50,6 +65,11 @@ class Plan:
     seed: int = 42
     port: int = 0
     notes: tuple[str, ...] = ()
+    lives: int = 1
+    minutes: float = 0.0
+    margin: float | None = None
+    side_by_side: bool = False
+    decisions: Callable[[pandas.DataFrame], pandas.DataFrame] | None = None
     only: dict[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # arm to the names of its loads, where it does not have all
@@ -82,22 +102,63 @@ class Plan:
         """The engines of the arms with their versions."""
         return engines.in_words([arm.engine for arm in self.arms] or ["vllm"], self.environment.versions)
 
-    def cells(self, arm: Arm) -> list[Cell]:
-        """The arm's cells in the order of measurement."""
+    @property
+    def baseline(self) -> Arm:
+        """What the others are compared with: the first arm that can run here."""
+        return next((arm for arm in self.arms if not arm.unsupported), self.arms[0])
+
+    @property
+    def supported(self) -> list[Arm]:
+        """The arms that can run here."""
+        return [arm for arm in self.arms if not arm.unsupported]
+
+    def is_reference(self, arm: Arm) -> bool:
+        """Whether `arm` is the baseline or its twin: the lives that all others are compared with."""
+        return self.baseline.name in (arm.name, arm.repeat_of)
+
+    def cells_of(self, arm: Arm, blocks: Iterable[tuple[Load, int]]) -> list[Cell]:
+        """The arm's cells of these loads and blocks, as they come."""
         base, identity = self.provenance(), self.identity_of(arm)
-        cells = [
+        return [
             Cell(self.section, arm, load, repeat, files.key(base, identity, load.identity(), {"repeat": repeat}))
-            for load in self.loads_of(arm)
-            for repeat in range(self.repeats)
+            for load, repeat in blocks
         ]
+
+    def cells(self, arm: Arm) -> list[Cell]:
+        """The arm's least cells in the order in which one life measures them."""
+        cells = self.cells_of(arm, itertools.product(self.loads_of(arm), range(self.repeats)))
         random.Random(f"{self.seed}/{arm.repeat_of or arm.name}/order").shuffle(cells)
         return cells
+
+    def stored(self, known: Store) -> list[tuple[Cell, Path]]:
+        """The plan's cells that are measured, of any block, and their files; the newest where there are several.
+
+        Cells that are older than blocks tell no life; a plan that wants several lives leaves them out."""
+        loads = {load.name: load for load in self.loads}
+        have, columns = known.by_key(), known.summaries().columns
+        blocks: dict[str, dict] = {arm.name: {} for arm in self.arms}
+        names = ("arm", "load", "repeat", "life")
+        for name, load, repeat, life in zip(*(columns[column] for column in names), strict=True):
+            if name in blocks and load in loads and (life or self.lives == 1):
+                blocks[name][load, repeat] = loads[load], int(repeat)
+        cells = (cell for arm in self.arms for cell in self.cells_of(arm, blocks[arm.name].values()))
+        return [(cell, have[cell.key]) for cell in cells if cell.key in have]
+
+    def frame(self, cells: Iterable[tuple[Cell, Path]]) -> pandas.DataFrame:
+        """One row a stored cell, in the plan's order of arms: the columns of cells.csv, `file`, and `margin` if the
+        plan has one.
+        """
+        order = {arm.name: place for place, arm in enumerate(self.arms)}
+        cells = sorted(cells, key=lambda one: (order[one[0].arm.name], one[0].load.concurrency, one[0].repeat))
+        rows = [store.cell_row(store.read_cell(file)) | {"file": file} for _, file in cells]
+        frame = pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "file"])
+        return frame if self.margin is None else frame.assign(margin=self.margin)
 
     def arm_key(self, arm: Arm) -> str:
         return files.key(self.provenance(), self.identity_of(arm))
 
-    def estimate(self, known: Store, pending: dict[str, list[Cell]]) -> "Estimate":
-        """Expected seconds of each start and cell, from what this host took before, else from its kind."""
+    def estimate(self, known: Store) -> "Estimate":
+        """Seconds for each start and cell, from what this host took before, else from its kind."""
         starts = [
             start["figures"]["startup_s"]
             for start in known.starts_by_key().values()
@@ -112,26 +173,7 @@ class Plan:
         start_s = sum(starts) / len(starts) if starts else (90.0 if self.host.gpus else 45.0)
         if self.starts_in_pairs():
             start_s *= 0.6
-        per_token_s, per_read_token_s = (0.015, 5e-5) if self.host.gpus else (0.045, 1e-3)
-        return Estimate(
-            start_s + (8.0 if self.host.gpus else 6.0),
-            {
-                cell.key: sum(earlier_s) / len(earlier_s)
-                if (
-                    earlier_s := cells.get(
-                        (
-                            cell.arm.name,
-                            cell.load.name if cell.load.dataset.label else (cell.load.concurrency, cell.load.prompts),
-                        )
-                    )
-                )
-                else 1.0
-                + cell.load.prompts / cell.load.concurrency * (cell.load.output_tokens or 200) * per_token_s
-                + cell.load.dataset.reads(cell.load) * per_read_token_s
-                for rows in pending.values()
-                for cell in rows
-            },
-        )
+        return Estimate(start_s + (8.0 if self.host.gpus else 6.0), cells, bool(self.host.gpus), self.lives)
 
     def starts_in_pairs(self) -> bool:
         """Whether the next arm's server may import beside the present one: on a CPU with two cores, a port of its own
@@ -143,37 +185,116 @@ class Plan:
         )
         return not self.host.gpus and self.host.cpus > 1 and not self.port and wanted <= self.host.free_memory_gib
 
+    def lacking(self, cells: Iterable[tuple[Cell, Path]]) -> dict[str, list[Cell]]:
+        """Arm to the cells that it lacks of those that every arm has at least; arms that lack none are not in it.
+
+        Side by side what counts is blocks that an arm shares with the baseline, whichever they are: such a cell has the
+        block 0 here, until it is measured."""
+        if not self.side_by_side:
+            have = {cell.key for cell, _ in cells}
+            missing = {arm.name: [cell for cell in self.cells(arm) if cell.key not in have] for arm in self.supported}
+        else:
+            shared = self.shared_blocks(cells)
+            missing = {
+                arm.name: [
+                    cell
+                    for load in self.loads_of(arm)
+                    for cell in self.cells_of(arm, [(load, 0)] * (self.repeats - len(shared[arm.name, load.name])))
+                ]
+                for arm in self.supported
+            }
+        return {name: left for name, left in missing.items() if left}
+
+    def shared_blocks(self, cells: Iterable[tuple[Cell, Path]]) -> dict[tuple[str, str], set]:
+        """Names of arm and load to the blocks in which that arm has a cell beside the baseline's, of the same sitting;
+        where the baseline has none, since it cannot start, to its own blocks.
+        """
+        blocks: dict[tuple[str, str], set] = {(arm.name, load.name): set() for arm in self.arms for load in self.loads}
+        for cell, file in cells:
+            stored = store.read_cell(file)
+            sitting = stored.get("sitting")  # without one, cells of a block share its prompts alone
+            blocks[cell.arm.name, cell.load.name].add((sitting and stored["run"], sitting, cell.repeat))
+        base = self.baseline.name
+        return {(arm, load): had & (blocks.get((base, load)) or had) for (arm, load), had in blocks.items()}
+
     def pending(self, known: Store, fresh: bool = False) -> dict[str, list[Cell]]:
-        """Arm name to the cells that are not measured yet, without arms that cannot run here."""
-        have = {} if fresh else known.by_key()
-        return {
-            arm.name: [cell for cell in self.cells(arm) if cell.key not in have]
-            for arm in self.arms
-            if not arm.unsupported
-        }
+        """Arm to the cells that are to be measured at least, without arms that cannot run here."""
+        return self.lacking([] if fresh else self.stored(known))
 
 
 @dataclass
 class Estimate:
-    """Expected seconds of a start and of each pending cell."""
+    """Seconds that a start and each cell are expected to take: `before` has what earlier cells took, by arm and load or
+    by arm, concurrency and prompts.
+    """
 
     start_s: float
-    cell_s: dict[str, float]
+    before: dict[tuple, list[float]]
+    on_gpu: bool
+    lives: int = 1
+
+    def seconds(self, cell: Cell) -> float:
+        load = cell.load
+        known = self.before.get((cell.arm.name, load.name if load.dataset.label else (load.concurrency, load.prompts)))
+        if known:
+            return sum(known) / len(known)
+        per_token_s, per_read_token_s = (0.015, 5e-5) if self.on_gpu else (0.045, 1e-3)
+        made_s = load.prompts / load.concurrency * (load.output_tokens or 200) * per_token_s
+        return 1.0 + made_s + load.dataset.reads(load) * per_read_token_s
 
     def total(self, pending: dict[str, list[Cell]]) -> float:
-        return sum(self.start_s + sum(self.cell_s[cell.key] for cell in cells) for cells in pending.values() if cells)
+        return sum(self.of_arm(cells) for cells in pending.values())
+
+    def of_arm(self, cells: list[Cell]) -> float:
+        """The starts of an arm's lives and its cells; 0 without cells."""
+        return self.lives * self.start_s + sum(map(self.seconds, cells)) if cells else 0.0
+
+
+def _order(plan: Plan, known: Store) -> str:
+    """In which order servers live, and how many fit beside each other."""
+    if not plan.side_by_side:
+        return "lives one after the other" + (", every second time backwards" if plan.lives > 1 else "")
+    measured = [
+        start["figures"].get("memory_gib") or 0.0 for start in known.starts_by_key().values() if start["figures"]
+    ]
+    each = statistics.median(measured or [0.0]) or max(map(preflight.cpu_memory_gib, plan.supported), default=0.0)
+    fit = max(2, int((plan.host.free_memory_gib - SPARE_GIB) / each)) if each else len(plan.supported)
+    held = (
+        f"about {min(fit, len(plan.supported))} of {len(plan.supported)} fit into {plan.host.free_memory_gib:.1f} GiB"
+    )
+    return f"servers side by side, all but one frozen: {held}, {each:.1f} GiB each" + (
+        "; the others follow, each group beside the baseline" if fit < len(plan.supported) else ""
+    )
+
+
+def _outlook(plan: Plan, known: Store) -> str:
+    """The effect that the plan's blocks can decide, by load, from the noise of those that this host had before."""
+    frame = plan.frame(plan.stored(known))
+    claims = plan.decisions(frame) if len(frame) else None
+    claims = None if claims is None else claims[claims["half_width"].notna()]
+    if claims is None or not len(claims):
+        return "known after the first blocks"
+    widths = claims["half_width"] * (claims["blocks"] / plan.repeats).astype(float) ** 0.5
+    each = (
+        f"{math.expm1(width):.0%} ({load})"
+        for load, width in widths.groupby(claims["load"], sort=False).median().items()
+    )
+    blocks = f"{plan.repeats} block{'s' if plan.repeats > 1 else ''}"
+    return f"with {blocks}, by this host's own noise, differences of about {', '.join(each)}"
 
 
 def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[str], None] = print) -> float:
     """Print arms × cells: what is measured already, what cannot run here and why. Returns the estimated minutes."""
     pending = plan.pending(known, fresh)
-    estimate = plan.estimate(known, pending)
+    estimate = plan.estimate(known)
     loads = ", ".join(
         f"{load.concurrency}{f' {load.dataset.label}' if load.dataset.label else ''} ({load.prompts} prompts)"
         for load in plan.loads
     )
     say(f"section {plan.section} on {plan.host.name} with {plan.engine_in_words()}; results in {known.folder}")
-    say(f"loads: concurrency {loads}; {plan.repeats} repeat{'s' if plan.repeats > 1 else ''}")
+    say(f"loads: concurrency {loads}")
+    lives = f"{plan.lives} {'lives' if plan.lives > 1 else 'life'}"
+    say(f"blocks: at least {plan.repeats} in {lives} of each arm's servers; {_order(plan, known)}")
     width = max(len(arm.name) for arm in plan.arms)
     for arm in plan.arms:
         labels = "".join(
@@ -187,14 +308,18 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
         if arm.unsupported:
             say(f"  {arm.name:<{width}}  cannot run here: {arm.unsupported}")
             continue
-        total, missing = len(plan.loads_of(arm)) * plan.repeats, len(pending[arm.name])
-        seconds = (estimate.start_s + sum(estimate.cell_s[cell.key] for cell in pending[arm.name])) if missing else 0
+        left = pending.get(arm.name, [])
+        total, missing = len(plan.loads_of(arm)) * plan.repeats, len(left)
         say(
             f"  {arm.name:<{width}}  {total} cells, {total - missing} measured already, {missing} to "
-            f"measure, about {seconds / 60:.1f} min{labels}"
+            f"measure, about {estimate.of_arm(left) / 60:.1f} min{labels}"
         )
     for note in plan.notes:
         say(f"  note: {note}")
     minutes = estimate.total(pending) / 60
     say(f"estimated: {minutes:.1f} minutes")
+    if plan.minutes:
+        say(f"then more blocks of what is not decided, until {plan.minutes:g} minutes are spent")
+    if plan.decisions:
+        say(f"to be told apart: {_outlook(plan, known)}")
     return minutes

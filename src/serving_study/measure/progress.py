@@ -85,6 +85,7 @@ class Progress:
         """Count what was expected to take `seconds` as done, and with `cell` one more cell."""
         self.done_s += seconds
         self.done_cells += cell
+        self.cells = max(self.cells, self.done_cells)  # blocks go on for what is not decided
         self._bar.update(min(seconds, max(0.0, self._bar.total - self._bar.n)))
         self._tell(RUNNING)
 

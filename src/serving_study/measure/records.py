@@ -26,20 +26,17 @@ class Results:
 
     plan: Plan
     store: Store
-    files: dict[str, Path] = field(default_factory=dict)
+    cells: list[tuple[Cell, Path]] = field(default_factory=list)
     run: Run | None = None
 
-    def cell_file(self, cell: Cell) -> Path | None:
-        return self.files.get(cell.key)
+    @property
+    def files(self) -> dict[str, Path]:
+        """Cell files by key."""
+        return {cell.key: file for cell, file in self.cells}
 
     def frame(self) -> pandas.DataFrame:
-        """One row a measured cell, in the plan's order of arms: the columns of cells.csv and `file`."""
-        rows = []
-        for arm in self.plan.arms:
-            for cell in sorted(self.plan.cells(arm), key=lambda cell: (cell.load.concurrency, cell.repeat)):
-                if file := self.files.get(cell.key):
-                    rows.append(store.cell_row(store.read_cell(file)) | {"file": file})
-        return pandas.DataFrame(rows, columns=[*store.CELL_COLUMNS, "file"])
+        """One row a measured cell (`Plan.frame`)."""
+        return self.plan.frame(self.cells)
 
     def starts(self) -> pandas.DataFrame:
         """One row an arm, in the plan's order: its newest start, with `phases` in seconds, None of an old one."""
@@ -50,8 +47,8 @@ class Results:
         return pandas.DataFrame(rows, columns=[*store.START_COLUMNS, "phases"])
 
     def timing(self) -> pandas.DataFrame:
-        """Where the time of the runs that gave these cells went: `run`, `phase`, `seconds`."""
-        names = {file.relative_to(self.store.folder).parts[0] for file in self.files.values()}
+        """Where the time of each run that gave these cells went: `run`, `phase`, `seconds`."""
+        names = {file.relative_to(self.store.folder).parts[0] for _, file in self.cells}
         rows = []
         for run in self.store.runs():
             if run.name in names:
@@ -101,10 +98,11 @@ class StartRecord:
     run: Run
     arm: Arm
     key: str
+    life: int = 1
 
     @classmethod
-    def of(cls, plan: Plan, run: Run, arm: Arm) -> "StartRecord":
-        return cls(plan.section, plan.host.name, run, arm, plan.arm_key(arm))
+    def of(cls, plan: Plan, run: Run, arm: Arm, life: int = 1) -> "StartRecord":
+        return cls(plan.section, plan.host.name, run, arm, plan.arm_key(arm), life)
 
     def write(
         self,
@@ -126,7 +124,7 @@ class StartRecord:
         arm = self.arm
         command, *others = fleet.commands(arm, Path("python")).values()
         files.write(
-            self.run.start_folder(arm.name) / "start.json",
+            self.run.start_folder(arm.name, self.life) / "start.json",
             {
                 "key": self.key,
                 "host": self.host,
@@ -134,6 +132,7 @@ class StartRecord:
                 "run": self.run.name,
                 "arm": arm.name,
                 **arm.columns(),
+                **({"life": self.life} if self.life > 1 else {}),
                 "outcome": outcome,
                 "reason": reason,
                 "exit_code": exit_code,

@@ -65,7 +65,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
 
 def _start_all(plan: Plan, known: Store, run: Run, wanted: list[Arm], unsupported: list[Arm]) -> None:
     record, began = records.record_of(plan), time.monotonic()
-    start_s = plan.estimate(known, {}).start_s
+    start_s = plan.estimate(known).start_s
     files.write(run.folder / "run.json", record)
     with Progress(plan.section, run, total_s=start_s * len(wanted), cells=len(wanted)) as progress:
         try:
@@ -136,6 +136,6 @@ def table_of_plan(plan: Plan, known: Store, fresh: bool = False, say: Callable[[
         say(f"  {arm.name:<{width}}  {state}{label}")
     for note in plan.notes:
         say(f"  note: {note}")
-    minutes = plan.estimate(known, {}).start_s * len(wanted) / 60
+    minutes = plan.estimate(known).start_s * len(wanted) / 60
     say(f"estimated: {minutes:.1f} minutes")
     return minutes

@@ -10,6 +10,7 @@ the newest cell's machine.
     >>> store.Store("h200x1", 3).cells()[["arm", "concurrency", "median_tpot_ms"]]        # doctest: +SKIP
 """
 
+import contextlib
 import datetime
 import fcntl
 import json
@@ -38,6 +39,7 @@ METRICS = (
     "mean_ttft_ms median_ttft_ms p95_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms p95_tpot_ms p99_tpot_ms "
     "mean_itl_ms median_itl_ms p95_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p95_e2el_ms p99_e2el_ms"
 ).split()
+STEADY = ("output_throughput", "total_token_throughput", "median_latencies")
 SPECULATION = ("acceptance_rate", "acceptance_length", "drafts", "drafted_tokens", "accepted_tokens")
 CELL_COLUMNS = (
     "host",
@@ -50,11 +52,14 @@ CELL_COLUMNS = (
     "certificate",
     *COLUMNS,
     *METRICS,
+    *(f"steady_{name}" for name in STEADY),
     *SPECULATION,
     "temperature",
     "weights",
     "acceptance",
     "engine",
+    "life",
+    "sitting",
     "at",
     "key",
 )
@@ -101,14 +106,18 @@ class Run:
     def name(self) -> str:
         return self.folder.name
 
-    def start_folder(self, arm: str) -> Path:
-        return self.folder / "arms" / arm
+    def start_folder(self, arm: str, life: int = 1) -> Path:
+        """Where a life of an arm's servers keeps its logs and its record; further lives have folders in the first's."""
+        folder = self.folder / "arms" / arm
+        return folder if life == 1 else folder / f"life={life}"
 
     def cell_file(self, arm: str, load: str, repeat: int) -> Path:
         return self.folder / "cells" / arm / load / f"repeat={repeat}.json"
 
     def start_files(self) -> list[Path]:
-        return sorted(self.folder.glob("arms/*/start.json"))
+        """Start records, an arm's further lives behind its first."""
+        of_lives = self.folder.glob("arms/*/life=*/start.json")
+        return [*sorted(self.folder.glob("arms/*/start.json")), *sorted(of_lives)]
 
     def cell_files(self) -> list[Path]:
         return [
@@ -226,7 +235,8 @@ class Store:
 
     def newest(self, *, model: str | None = NEWEST, temperature: float | None = NEWEST) -> pandas.DataFrame:
         """The newest cell of each arm, load and repeat, with `file`, of the newest cell's machine; `left_out` tells
-        which others there are. Model and temperature are the newest cell's unless given.
+        which others there are. Model and temperature are the newest cell's unless given. Cells that were
+        measured one life after the other take no part beside newer ones that share their blocks' time.
         """
         cells = self.summaries()
         records, newest = self._run_records(), self._newest_run(cells)
@@ -239,6 +249,8 @@ class Store:
                 asked[frame["at"].idxmax()] if temperature == NEWEST else -1 if temperature is None else temperature
             )
             frame = frame[asked == wanted]
+            if len(frame) and pandas.notna(frame["sitting"][frame["at"].idxmax()]):
+                frame = frame[frame["sitting"].notna()]  # others share no block's time with these
         frame = frame.drop_duplicates(["arm", "load", "repeat"], keep="last").reset_index(drop=True)
         file = pandas.Series([self.folder / path for path in frame["path"]], dtype=object)
         return frame[list(CELL_COLUMNS)].assign(file=file)
@@ -384,6 +396,9 @@ def engine_of(run: dict) -> str:
 def read_cell(cell_file: Path) -> dict:
     """A stored cell in today's form."""
     cell = old_cells.current(files.read(cell_file))
+    if "steady" not in cell:  # older cells have it in their requests' records alone
+        with contextlib.suppress(FileNotFoundError):
+            cell["steady"] = certificates.steady_rates(requests_of(cell_file), cell["concurrency"])
     return cell | old_cells.arm_columns(cell, cell_file)
 
 
@@ -400,6 +415,7 @@ def cell_row(cell: dict) -> dict:
     withheld = certificates.withheld(cell.get("certificate"))
     figures = figures_of(cell["result"])
     row |= {name: None if withheld and name.endswith(withheld) else figures.get(name) for name in METRICS}
+    row |= {f"steady_{name}": (cell.get("steady") or {}).get(name) for name in STEADY}
     row |= {name: (cell.get("speculation") or {}).get(name) for name in SPECULATION}
     row["temperature"] = cell["asked"]["temperature"]
     row |= {

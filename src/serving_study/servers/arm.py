@@ -217,6 +217,7 @@ class Arm:
         )
 
 
-def again(arm: Arm) -> Arm:
-    """`arm` under another name: the A/A control."""
-    return arm.variant(name=f"{arm.name}-again", repeat_of=arm.name)
+def again(arm: Arm, number: int = 1) -> Arm:
+    """`arm` under another name, the A/A control: `baseline-again`, and `baseline-again-2` for a second one."""
+    name = f"{arm.name}-again" if number == 1 else f"{arm.name}-again-{number}"
+    return arm.variant(name=name, repeat_of=arm.name)

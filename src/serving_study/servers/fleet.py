@@ -220,6 +220,10 @@ class Fleet:
             for server in self.running:
                 server.signal(signal.SIGCONT)
 
+    def cpu_s(self) -> float:
+        """Processor time that its processes have had, seconds."""
+        return sum(server.cpu_s() for server in self.running)
+
     def unbind(self) -> None:
         """Let processes bound to one core use all, until `bind_again`."""
         for server in self.running:

@@ -60,6 +60,17 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
+    def cpu_s(self) -> float:
+        """Processor time that its living processes have had, seconds; their ended children's too."""
+        total = 0.0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            for one in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    times = one.cpu_times()
+                    total += times.user + times.system
+        return total
+
     def unbind(self) -> None:
         """Let those of its processes that are bound to one core use all, until `bind_again`.
 
