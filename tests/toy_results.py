@@ -31,6 +31,7 @@ def cell(
         "asked": {"temperature": 0.0},
         "labels": {"weights": "real", "acceptance": acceptance, "engine": "as released"},
         "speculation": None,
+        "steady": None,
         "result": {
             "output_throughput": throughput,
             "median_tpot_ms": tpot,

@@ -17,7 +17,7 @@ import pytest
 from matplotlib import colors, pyplot
 
 from serving_study import paths
-from serving_study.analysis import comparisons, drawing, plots
+from serving_study.analysis import claims, drawing, plots
 from serving_study.chapters.choosing import choosing, techniques
 from serving_study.chapters.drafts import draft_views
 from serving_study.chapters.kv_cache import prefix_figures, prefixes, working_sets
@@ -247,27 +247,31 @@ def test_letters_are_readable_at_700_pixels(figure):
 
 
 def test_a_speedups_bars_end_where_the_comparison_says(figures):
-    table = comparisons.compare(speculation(), "output_throughput", "baseline")
+    table = claims.compare(speculation(), "output_throughput", "baseline")
     table = table[~table["arm"].str.endswith("-again")].dropna(subset=["low", "high"])
     axis = figures["speedup"].axes[0]
     assert len(table) and np.allclose(ends(axis), sorted(zip(table["low"], table["high"], strict=True)))
     assert np.allclose(drawn(axis), sorted(table["ratio"]))
     assert axis.get_yscale() == "log" and legend_texts(figures["speedup"]) == [
         *dict.fromkeys(table["arm"]),
-        "noise floor (A/A)",
+        "equal within 3 %",
+        "hollow: not decided",
     ]
+    open_claims = table[table["claim"] == claims.UNDECIDED]
+    white = [part for part in axis.collections if isinstance(part, matplotlib.collections.PathCollection)]
+    hollow = [value for part in white for value in part.get_offsets()[:, 1]]
+    assert len(open_claims) and np.allclose(sorted(hollow), sorted(open_claims["ratio"]))
 
 
-def test_the_band_of_the_floor_is_as_far_below_one_as_above(figures):
-    (band,) = [part for part in figures["speedup"].axes[0].collections if part.get_label() == "noise floor (A/A)"]
-    places = band.get_paths()[0].vertices[:, 1]
-    assert places.max() > 1 and places.min() == pytest.approx(1 / places.max())
+def test_the_band_of_equality_is_as_far_below_one_as_above(figures):
+    (band,) = [part for part in figures["speedup"].axes[0].patches if part.get_label() == "equal within 3 %"]
+    assert band.get_y() == pytest.approx(1 / 1.03) and band.get_y() + band.get_height() == pytest.approx(1.03)
 
 
 def test_a_splits_bars_end_where_the_comparison_says(figures):
     table = splits.efficiency(SPLITS)
     assert list(table["arm"]) == ["7b-tp2"] * 2 and (table["low"] < table["multiple"]).all()
-    compared = comparisons.compare(SPLITS, "output_throughput", "7b-tp1").query("arm == '7b-tp2'")
+    compared = claims.compare(SPLITS, "output_throughput", "7b-tp1").query("arm == '7b-tp2'")
     assert table[["low", "high"]].to_numpy().tolist() == compared[["low", "high"]].to_numpy().tolist()
     assert np.allclose(ends(figures["scaling"].axes[0]), sorted(zip(table["low"], table["high"], strict=True)))
     assert [axis.get_title() for axis in figures["scaling"].axes] == ["7b, h200x2", *REFERENCE]
@@ -278,11 +282,13 @@ REFERENCE = ["7b, a10gx4, reference", "14b, a10gx4, reference"]
 
 def test_a_gains_bars_end_where_its_columns_say():
     table = prefixes.gains(reuse()).assign(low=lambda rows: 0.8 * rows["gain"], high=lambda rows: 1.5 * rows["gain"])
+    table = table.assign(ttft_low=0.7 * table["ttft_gain"], ttft_high=1.2 * table["ttft_gain"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_figures, "gains", lambda frame, arm: table)
         figure = prefix_figures.gains_figure(reuse())
     left, right = figure.axes
-    assert np.allclose(ends(left), sorted(zip(table["low"], table["high"], strict=True))) and ends(right) == []
+    assert np.allclose(ends(left), sorted(zip(table["low"], table["high"], strict=True)))
+    assert np.allclose(ends(right), sorted(zip(table["ttft_low"], table["ttft_high"], strict=True)))
     assert left.get_yscale() == right.get_yscale() == "log"
     assert legend_texts(figure) == [f"prefix of {length} tokens" for length in ("256", "2,048", "16,384")]
     pyplot.close(figure)

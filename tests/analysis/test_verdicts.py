@@ -186,6 +186,7 @@ def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study)
             "repeat": repeat,
             "certificate": "pass",
             "output_throughput": value * (1 + 0.001 * repeat),
+            "repeat_of": "baseline" if name == "baseline-again" else None,
         }
         for name, pair in ratios.items()
         for concurrency, value in zip((1, 16), pair, strict=True)
@@ -210,15 +211,15 @@ def test_narrowing_measures_the_arm_and_the_baseline_between(monkeypatch, study)
     monkeypatch.setattr(sweep, "run", run)
     frame = crossover.narrow(plan, Found(pandas.DataFrame(rows)), cells=2)
     # Eight prompts at 1 and at 16: eight rounds and half a one; in between, whole rounds.
-    assert asked == [(["baseline"], [(3, 21), (6, 36)], 2), (["arm"], [(3, 21), (6, 36)], 2)]
+    assert asked == [(["baseline", "arm"], [(3, 21), (6, 36)], 2)]
     assert len(frame) == len(rows) + 4
     asked.clear()
     assert crossover.narrow(plan, Found(pandas.DataFrame(rows)), cells=0) is not None and not asked
 
 
-def test_where_the_baseline_is_withheld_there_are_no_multiples_of_it():
+def test_where_the_baseline_and_its_twin_are_withheld_there_are_no_multiples_of_it():
     frame = store.Store("cpu-46af", 3).newest()
-    frame.loc[frame["arm"] == "baseline", "certificate"] = "fail"
+    frame.loc[(frame["arm"] == "baseline") | (frame["repeat_of"] == "baseline"), "certificate"] = "fail"
     arms = ["ngram-k3", "draft-k1"]
     table = host_tables.hosts(3, "output_throughput", arms, frame, baseline="baseline").data
     assert table[table["host"] == "cpu-46af"][arms].isna().all(axis=None)

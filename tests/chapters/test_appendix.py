@@ -15,8 +15,8 @@ def test_every_parameter_has_a_row_with_its_bounds_and_defaults():
         names = [row.split("`")[1] for row in rows if row.startswith("| `")]
         assert names == list(section.parameters.model_fields)
     assert "| `methods` | a list of draft, eagle3 | draft, eagle3 | `['draft']` | " in page
-    row = "| `repeats` | a whole number or None | 1 or more | `None`; cpu: `1`; gpu: `3` | "
-    assert f"{row}how often each cell is measured |" in page
+    row = "| `repeats` | a whole number or None | 1 or more | `None`; cpu: `8`; gpu: `8` | "
+    assert f"{row}blocks: each measures every cell once; at least so many |" in page
 
 
 def test_a_page_that_is_current_is_not_written_again(tmp_path, monkeypatch):

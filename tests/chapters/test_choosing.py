@@ -5,11 +5,12 @@ is said of nothing.
 import math
 import re
 
+import pandas
 import pytest
 from toy_results import cell, measure
 
 from serving_study import paths
-from serving_study.analysis import plots
+from serving_study.analysis import claims, plots
 from serving_study.chapters.choosing import (
     advice,
     advice_text,
@@ -129,15 +130,47 @@ def test_prescribed_acceptance_is_no_basis_of_a_rule(settled):
     assert row["measured with"] == "section 3, vLLM 0.25.1, 10–128 requests, 3 repeats"
 
 
-def test_published_look_ups_certainly_pay_and_certainly_cost(monkeypatch):
-    """What rule 3 says: change its words when this fails."""
-    monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
-    frame = choosing.effects("moon")
-    rows = frame[(frame["technique"] == "n-gram look-up") & frame["grounded"] & frame["differs"].eq(True)]
-    shorter = rows["ratio"] < 1
-    pays = rows[(rows["metric"] == TPOT) & shorter | (rows["metric"] == THROUGHPUT) & ~shorter]
-    costs = rows[(rows["metric"] == TPOT) & ~shorter | (rows["metric"] == THROUGHPUT) & shorter]
-    assert len(pays) and len(costs) and set(pays["host"]).isdisjoint(costs["host"])
+def effects_of(*rows) -> pandas.DataFrame:
+    """Grounded effects of look-ups on TPOT: (host, ratio, low, high, claim)."""
+    [technique] = [known for known in techniques.TECHNIQUES if known.name == "n-gram look-up"]
+    found = [
+        techniques.effect_row(
+            technique, "ngram-k3", "baseline", PUBLISHED, host, TPOT, 1, ratio, claim=claim, margin=0.03, grounded=True
+        )
+        | {"low": low, "high": high}
+        for host, ratio, low, high, claim in rows
+    ]
+    return pandas.DataFrame(found, columns=techniques.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([("a", 0.8, 0.7, 0.9, claims.BELOW)], "it is decided to be faster on `a`."),
+        ([("a", 1.2, 1.1, 1.3, claims.ABOVE), ("b", 1.2, 1.1, 1.3, claims.ABOVE)], "to be slower on `a` and `b`."),
+        ([("a", 0.8, 0.7, 0.9, claims.BELOW), ("b", 1.2, 1.1, 1.3, claims.ABOVE)], "faster on `a`, slower on `b`."),
+        (
+            [("a", 0.8, 0.7, 0.9, claims.BELOW), ("a", 1.2, 1.1, 1.3, claims.ABOVE)],
+            "faster in some figures and slower in others on `a`.",
+        ),
+        (
+            [("a", 0.8, 0.6, 1.1, claims.UNDECIDED), ("b", 1.0, 0.99, 1.01, claims.EQUAL)],
+            "None of this book's own comparisons (2) decides whether it pays.",
+        ),
+    ],
+)
+def test_what_the_rules_say_of_a_technique_is_what_is_decided(rows, said):
+    frame = effects_of(*rows)
+    assert decision_rules.decided(frame, "n-gram look-up").endswith(said)
+    told = decision_rules.decided(frame.assign(grounded=False), "n-gram look-up")
+    assert told == "Of this book's own measurements none may decide whether it pays."
+
+
+def test_how_sure_an_arm_is_counts_its_claims():
+    frame = effects_of(("a", 0.8, 0.7, 0.9, claims.BELOW), ("a", 1.2, 0.9, 1.4, claims.UNDECIDED))
+    assert effect_matrix.how_sure(frame) == "of 2 figures 1 faster, 1 not decided"
+    unbounded = frame.assign(low=math.nan, high=math.nan, claim=claims.UNDECIDED)
+    assert effect_matrix.how_sure(unbounded) == "nothing bounds the noise"
 
 
 def test_the_quantised_cache_is_section_7s(monkeypatch):
@@ -156,15 +189,27 @@ def test_the_quantised_cache_is_section_7s(monkeypatch):
     assert "throughput 0.99×" in found["fp8_throughput"] and "32 requests, one draw" in found["fp8_throughput"]
 
 
-def test_a_single_draw_has_no_brackets_and_repeats_have(monkeypatch):
+def test_our_effects_are_claims_and_the_reference_studys_are_not(monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
     frame = choosing.effects(CPU)
-    single = frame[frame["repeats"] == 1]
-    assert len(single) > 20 and single[["low", "high"]].isna().all(axis=None)
-    repeated = frame[frame["repeats"] > 1]
-    assert set(repeated["section"]) == {3, 4} and repeated[["low", "high"]].notna().all(axis=None)
-    assert effect_matrix.how_sure(single[single["section"] == 3]).startswith("against what equal arms differ by: ")
-    assert effect_matrix.how_sure(repeated[repeated["section"] == 4]).startswith("95% intervals: ")
+    ours = frame[frame["basis"].isin([HERE, PUBLISHED]) & frame["section"].isin([3, 4, 5])]
+    assert len(ours) > 20 and set(ours["claim"]) <= {claims.ABOVE, claims.BELOW, claims.EQUAL, claims.UNDECIDED}
+    bounded = ours.dropna(subset=["low"])
+    assert len(bounded) and ((bounded["low"] <= bounded["ratio"]) & (bounded["ratio"] <= bounded["high"])).all()
+    assert set(ours.loc[ours["low"].isna(), "claim"]) <= {claims.UNDECIDED}
+    others = frame[frame["basis"].isin([REFERENCE, PREDICTED, NOTHING])]
+    assert others[["low", "high", "claim"]].isna().all(axis=None)
+
+
+def test_section_10_claims_what_the_chapter_claims(monkeypatch):
+    monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
+    cells = store.Store(CPU, 3, paths.RESULTS_PUBLISHED).newest()
+    table = claims.compare(cells, "output_throughput", "baseline").set_index(["arm", "concurrency"])
+    frame = choosing.effects(CPU).query("host == @CPU and section == 3 and metric == @THROUGHPUT")
+    assert len(frame)
+    for row in frame.itertuples():
+        expected = table.loc[(row.arm, row.concurrency), ["ratio", "low", "high", "claim"]].tolist()
+        assert [row.ratio, row.low, row.high, row.claim] == expected
 
 
 def test_the_best_arm_stands_beside_the_middle_one(settled):
@@ -182,18 +227,25 @@ def test_the_best_arm_stands_beside_the_middle_one(settled):
     assert worst.startswith("draft-k1: TTFT 2.06×") and "the worst of 3, in the middle draft-k5" in worst
 
 
-def test_sections_3_and_4_disagree_on_one_draft_and_both_are_shown(monkeypatch):
+def test_sections_3_and_4_have_one_draft_and_both_are_shown(monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", paths.RESULTS_PUBLISHED)
     table = decision_rules.same_draft()
-    best = table[table["best"] & (table["host"] == "cpu-c2f5")].set_index("section")
-    assert best["arm"].to_dict() == {3: "draft-k3", 4: "draft-k1"}
-    assert best["answer_tokens"].to_dict() == {3: 16, 4: 200} and best["repeats"].to_dict() == {3: 1, 4: 3}
-    assert math.isnan(best.loc[3, "low"]) and best.loc[4, "low"] < best.loc[4, "ratio"] < best.loc[4, "high"]
-    assert set(best["prompts"]) == {"held-out"} and set(best["engine"]) == {"vLLM 0.32.0"}
+    best = table[table["best"]]
+    assert len(table) and all(set(rows["section"]) == {3, 4} for _, rows in best.groupby("host"))
     said = decision_rules.disagreement(table)
-    assert "4 requests of 16 tokens, one draw" in said and "4 requests of 200 tokens, 3 repeats" in said
-    assert said.endswith("the same draft, and two answers: neither k is settled by these.")
-    assert "One draft in two sections" in effect_matrix.same_draft(table).to_html()
+    for row in best.itertuples():
+        assert f"section {row.section} has its best with {row.arm}, {claims.ratio_text(row)}, " in said
+        assert claims.words(row, "output_throughput") in said and f"{row.requests} requests of " in said
+    # One k in both, or two answers.
+    alike = [
+        rows.assign(arm="draft-k1" if same else rows["arm"].where(rows["section"] == 3, "other"))
+        for same in (True, False)
+        for rows in [best[best["host"] == best["host"].iloc[0]]]
+    ]
+    assert decision_rules.disagreement(alike[0]).endswith(": they agree.")
+    assert decision_rules.disagreement(alike[1]).endswith(": the same draft, and two answers.")
+    shown = effect_matrix.same_draft(table).to_html()
+    assert "One draft in two sections" in shown and "× [" in shown
     assert decision_rules.disagreement(table.iloc[:0]) == "No host has both."
     assert {3, 4} <= set(choosing.effects(CPU).query("technique == 'draft model' and host == @CPU")["section"])
 
@@ -224,7 +276,7 @@ def test_the_predictions_of_what_is_moved_or_found_again_help(everything):
 
 def test_measured_effects_have_interval_certificate_and_labels(results):
     cells = [
-        cell(arm, 1, repeat, base + repeat, 10)
+        cell(arm, 1, repeat, base + repeat, 10 + repeat)
         for arm, base in (("baseline", 100), ("baseline-again", 101), ("ngram-k3", 150))
         for repeat in range(3)
     ]
@@ -238,9 +290,9 @@ def test_measured_effects_have_interval_certificate_and_labels(results):
     assert (
         row["arm"] == "ngram-k3"
         and row["low"] < row["ratio"] < row["high"]
-        and row["ratio"] == pytest.approx(151 / 101, rel=0.001)
+        and row["ratio"] == pytest.approx(151 / 101.5, rel=0.001)
     )
-    assert row["certificate"] == "pass" and row["differs"] and row["labels"] == ""
+    assert row["certificate"] == "pass" and row["claim"] == claims.ABOVE and row["labels"] == ""
     assert "(this host, toy; section 3, " in decision_rules.phrase(frame, "n-gram look-up", THROUGHPUT)
     assert decision_rules.phrase(frame, "draft model", THROUGHPUT, basis=HERE) == NOTHING
 

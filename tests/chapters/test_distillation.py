@@ -16,6 +16,7 @@ from matplotlib import pyplot
 from tiny_training import LOOK, SMOL, TRAINING, shaped_target
 
 from serving_study import environments, files
+from serving_study.analysis import claims
 from serving_study.chapters import sections, speculation_plan
 from serving_study.chapters.drafts import distillation, draft_sizes, draft_views, drafts, plan, recipe, served_drafts
 from serving_study.errors import EngineEnvironmentError, HostError, ModelError, ParameterError
@@ -397,15 +398,12 @@ def test_the_cpu_profile_takes_the_trained_draft_once_it_is_there(tmp_path, cach
         plan = sections.plan(3, dry=True, say=lambda line: None, **given)
         return [arm.name for arm in plan.arms], {arm.name: arm.draft.name for arm in plan.arms if arm.draft}
 
+    expected = ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again", "baseline-again-2"]
     found, drafts = names(ks=[1, 3])
-    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {
-        speculation_plan.CPU["draft_model"]
-    }
+    assert found == expected and set(drafts.values()) == {speculation_plan.CPU["draft_model"]}
     shipped(tmp_path, monkeypatch)
     found, drafts = names(ks=[1, 3])
-    assert found == ["baseline", "ngram-k3", "draft-k1", "draft-k3", "baseline-again"] and set(drafts.values()) == {
-        checkpoints.TRAINED
-    }
+    assert found == expected and set(drafts.values()) == {checkpoints.TRAINED}
 
 
 def test_a_trained_draft_is_asked_what_it_never_saw(tmp_path, cache, monkeypatch):
@@ -491,7 +489,7 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
     step, tpot = 20.05, 12.55
     assert table.loc["draft-k3", "measured_cost"] == pytest.approx((2.2 * tpot - step) / 3 / step, rel=1e-3)
     assert (
-        table.loc["draft-k3", "speedup"] == pytest.approx(step / tpot, rel=1e-3)
+        table.loc["draft-k3", "speedup"] == pytest.approx(step / tpot, rel=5e-3)
         and table.loc["draft-k3", "low"] <= table.loc["draft-k3", "speedup"] <= table.loc["draft-k3", "high"]
     )
     assert table.loc["draft-k3-truncated", "speedup"] < 1
@@ -504,12 +502,15 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
         served_drafts.served(draft, target, frame),
         frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
     )
-    assert (
-        "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60 times (" in said
-        and "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67 times (" in said
+    assert said.startswith(
+        "One request at a time (cpu), against no speculation: of 3 comparisons, 2 faster, 1 slower, "
     )
-    unsure = served_drafts.served(draft, target, frame).assign(differs=[None, False, True])
-    assert "as fast, which is inside the noise; the target's" in served_drafts.finding(unsure, frame.assign(host="cpu"))
+    assert "the trained draft, at its best k of 3, has 40% of the proposals kept, and tokens come 1.60× [" in said
+    assert "first layers, as a draft, have 5% of the proposals kept, and tokens come 0.67× [" in said
+    assert "] as fast, faster by " in said and "] as fast, slower by " in said
+    unsure = served_drafts.served(draft, target, frame).assign(claim=claims.UNDECIDED, more_blocks=7)
+    said = served_drafts.finding(unsure, frame.assign(host="cpu"))
+    assert "as fast, not decided: about 7 more blocks would; the target's" in said
     marks = served_drafts.marks(served_drafts.side_by_side(draft, target), served_drafts.served(draft, target, frame))
     assert marks["marker"].tolist() == ["o", "s"] * 2 + ["D"] * 3 and marks[marks["marker"] == "D"]["k"].tolist() == [
         1,
@@ -565,6 +566,7 @@ def test_the_target_is_served_with_its_draft_on_held_out_prompts(trained, cache,
         "draft-k3",
         "draft-k3-truncated",
         "baseline-again",
+        "baseline-again-2",
     ]
     assert [(load.concurrency, load.prompts, load.output_tokens, load.dataset.name) for load in made.loads] == [
         (1, 4, 200, "held-out"),

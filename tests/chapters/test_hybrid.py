@@ -249,7 +249,7 @@ def test_a_start_that_the_machine_stood_in_the_way_of_is_tried_again(study, monk
 def test_a_plan_is_said_before_it_runs(study):
     plan, lines = starts_only(study, study.arm("a"), study.arm("b").variant(unsupported="needs 2 GPUs")), []
     known = store.Store(plan.host.name, plan.section)
-    assert starts.table_of_plan(plan, known, say=lines.append) == pytest.approx(plan.estimate(known, {}).start_s / 60)
+    assert starts.table_of_plan(plan, known, say=lines.append) == pytest.approx(plan.estimate(known).start_s / 60)
     assert lines[1:3] == ["  a  to be started", "  b  cannot run here: needs 2 GPUs"]
     starts.run(plan)
     assert starts.table_of_plan(plan, known, say=lambda line: None) == 0

@@ -78,6 +78,7 @@ def test_a_dry_plan_on_a_cpu(cpu, cache):
         "prefix-cache",
         "no-prefix-cache",
         "prefix-cache-again",
+        "prefix-cache-again-2",
         "device-only",
         "cpu-offload",
         "lmcache-cpu",
@@ -91,6 +92,7 @@ def test_a_dry_plan_on_a_cpu(cpu, cache):
         "prefix-cache": "prefix",
         "no-prefix-cache": "none",
         "prefix-cache-again": "prefix",
+        "prefix-cache-again-2": "prefix",
         "device-only": "prefix",
         **dict.fromkeys(("files", "lmcache-server", "lmcache-server-disk"), "offload"),
     }
@@ -141,6 +143,7 @@ def test_arms_on_a_gpu(gpu):
         "no-prefix-cache",
         "fp8-cache",
         "prefix-cache-again",
+        "prefix-cache-again-2",
         "device-only",
         "cpu-offload",
         "lmcache-cpu",
@@ -633,12 +636,17 @@ def of_shares(again: float | None, control=(1.0, 1.0), cached=(1.02, 3.4)):
 @pytest.mark.parametrize(
     ("again", "cached", "said"),
     [
-        (0.98, (1.02, 3.4), "answers 3.40 times (3.33 to 3.47) the requests, the most of 2 loads"),
-        (0.7, (1.02, 1.3), "under none of 2 loads does a server certainly answer more requests"),
-        (None, (1.02, 3.4), "1.02 to 3.40 times the requests over 2 loads, single draws"),
+        (
+            0.98,
+            (1.02, 3.4),
+            "of 2 loads, requests a second are 1 faster, 0 slower, 0 equal within 3 % and 1 not decided",
+        ),
+        (0.98, (1.02, 3.4), "the largest gain is at a hit rate of 100% (prefix of 1,024 tokens), 3.37× ["),
+        (0.7, (1.02, 1.3), "requests a second are 0 faster, 0 slower, 0 equal within 3 % and 2 not decided."),
+        (None, (1.02, 3.4), "nothing bounds the noise there, with neither a twin nor a second life"),
     ],
 )
-def test_the_finding_asks_whether_a_gain_differs(monkeypatch, again, cached, said):
+def test_the_finding_counts_what_is_claimed_of_gains(monkeypatch, again, cached, said):
     monkeypatch.setattr(prefixes, "facts", lambda frame: frame)
     monkeypatch.setattr(prefixes, "sequence", lambda frame: pandas.DataFrame(columns=prefixes.SEQUENCE))
     monkeypatch.setattr(
@@ -648,8 +656,11 @@ def test_the_finding_asks_whether_a_gain_differs(monkeypatch, again, cached, sai
     frame = of_shares(again, cached=cached)
     assert said in prefix_prose.finding(frame)
     table = prefixes.gains(frame)
-    assert list(table.columns) == prefixes.GAINS and table["gain"].tolist() == list(cached)
-    assert table["ttft_gain"].tolist() == pytest.approx(list(cached))
+    mean = (again or 1) ** 0.5  # of an arm and its twin
+    assert list(table.columns) == prefixes.GAINS
+    assert table["gain"].tolist() == pytest.approx([cached[0], cached[1] * mean])
+    assert table["ttft_gain"].tolist() == pytest.approx(table["gain"].tolist())
+    assert table["low"].isna().all() == table["ttft_low"].isna().all() == (again is None)
 
 
 def test_frames_of_nothing_are_empty(tmp_path):

@@ -78,8 +78,11 @@ def test_four_gpus_have_the_reference_studys_seven_arms(plan):
         "14b-pp2",
         "14b-tp4",
         "7b-tp1-again",
+        "7b-tp1-again-2",
     ]
-    assert [arm.gpus for arm in made.arms] == [1, 2, 4, 1, 2, 2, 4, 1] and not any(arm.unsupported for arm in made.arms)
+    assert [arm.gpus for arm in made.arms] == [1, 2, 4, 1, 2, 2, 4, 1, 1] and not any(
+        arm.unsupported for arm in made.arms
+    )
     assert (
         "--tensor-parallel-size 4" in words(made.arms[2])
         and "--pipeline-parallel-size 2" in words(made.arms[5])
@@ -92,7 +95,7 @@ def test_four_large_gpus_have_the_other_ways_to_use_four_as_well(plan):
     made = plan(host(4, 139.8, "h200"))
     names = (
         "7b-tp1 7b-tp2 7b-tp4 14b-tp1 14b-tp2 14b-pp2 14b-tp4 7b-tp2-pp2 7b-dp4 7b-replicas4 "
-        "moe-a2.7b-tp4 moe-a2.7b-tp4-ep 14b-tp1-memory-0.15 7b-tp1-again"
+        "moe-a2.7b-tp4 moe-a2.7b-tp4-ep 14b-tp1-memory-0.15 7b-tp1-again 7b-tp1-again-2"
     ).split()
     assert [arm.name for arm in made.arms] == names and not any(arm.unsupported for arm in made.arms)
     found = {arm.name: words(arm) for arm in made.arms}
@@ -118,16 +121,16 @@ def test_four_large_gpus_have_the_other_ways_to_use_four_as_well(plan):
     }
     known = store.Store("h200x4", 5, Path("nowhere"))
     pending = made.pending(known)
-    estimate = made.estimate(known, pending)
+    estimate = made.estimate(known)
     assert sum(map(len, pending.values())) == len(names) * len(made.loads) * made.repeats
-    assert 60 * 60 > estimate.total(pending) - len(names) * estimate.start_s > 60 and estimate.start_s > 60
+    assert 90 * 60 > estimate.total(pending) - made.lives * len(names) * estimate.start_s > 60 and estimate.start_s > 60
 
 
 def test_two_large_gpus_have_every_split_of_two_and_a_failure_brought_about(plan):
     made = plan(host(2, 139.8, "h200"))
     names = (
         "7b-tp1 7b-tp2 7b-pp2 7b-dp2 7b-replicas2 14b-tp1 14b-tp2 14b-pp2 moe-a2.7b-tp2 "
-        "moe-a2.7b-tp2-ep 14b-tp1-memory-0.15 7b-tp1-again"
+        "moe-a2.7b-tp2-ep 14b-tp1-memory-0.15 7b-tp1-again 7b-tp1-again-2"
     ).split()
     assert [arm.name for arm in made.arms] == names and not any(arm.unsupported for arm in made.arms)
     found = dict(zip(names, made.arms, strict=True))
@@ -167,13 +170,14 @@ def test_arms_beyond_the_host_say_so_before_anything_starts(plan):
         "expert parallelism needs experts, and this model is dense",
         "needs 4 GPUs, a10gx2 has 2",
         None,
+        None,
     ]
-    assert set(made.pending(store.Store("a10gx2", 5, Path("nowhere")))) == {"7b-tp1", "7b-tp1-again"}
+    assert set(made.pending(store.Store("a10gx2", 5, Path("nowhere")))) == {"7b-tp1", "7b-tp1-again", "7b-tp1-again-2"}
 
 
-def test_the_control_can_be_left_out(plan):
-    assert [arm.name for arm in plan(host(2), arms=[{"model": SEVEN, "tp": 2}], control=False).arms] == ["7b-tp2"]
-    again = plan(host(2), arms=[{"model": SEVEN, "tp": 4}, {"model": SEVEN, "tp": 2}]).arms[-1]
+def test_twins_can_be_left_out(plan):
+    assert [arm.name for arm in plan(host(2), arms=[{"model": SEVEN, "tp": 2}], twins=0).arms] == ["7b-tp2"]
+    again = plan(host(2), arms=[{"model": SEVEN, "tp": 4}, {"model": SEVEN, "tp": 2}], twins=1).arms[-1]
     assert (again.name, again.repeat_of) == ("7b-tp2-again", "7b-tp2")
 
 
@@ -198,7 +202,14 @@ def test_a_rank_of_a_cpu_host_has_a_core(plan):
     bound = {arm.name: arm.environment["VLLM_CPU_OMP_THREADS_BIND"] for arm in made.arms}
     assert bound == {
         f"135m-12-heads-{split}": cores
-        for split, cores in (("tp1", "0"), ("tp2", "0|1"), ("pp2", "0|1"), ("replicas2", "0|1"), ("tp1-again", "0"))
+        for split, cores in (
+            ("tp1", "0"),
+            ("tp2", "0|1"),
+            ("pp2", "0|1"),
+            ("replicas2", "0|1"),
+            ("tp1-again", "0"),
+            ("tp1-again-2", "0"),
+        )
     } | {"135m-tp2": "0|1"}
     eager = {arm.name.rsplit("-", 1)[-1]: "enforce_eager" in arm.options for arm in made.arms[:4]}
     assert eager == {"tp1": True, "tp2": True, "pp2": False, "replicas2": True} and {arm.gpus for arm in made.arms} == {
@@ -253,7 +264,7 @@ def test_several_nodes_are_reached_by_ray(plan):
         "--tensor-parallel-size 2 --data-parallel-size 2 --distributed-executor-backend ray "
         "--data-parallel-backend ray --data-parallel-size-local 1"
     )
-    [larger, _] = plan(host(2), versions={"ray": "2.60.0"}, nodes=4, arms=[{"model": SEVEN, "tp": 4, "dp": 2}]).arms
+    [larger, *_] = plan(host(2), versions={"ray": "2.60.0"}, nodes=4, arms=[{"model": SEVEN, "tp": 4, "dp": 2}]).arms
     assert (
         larger.environment["VLLM_RAY_DP_PACK_STRATEGY"] == "span"
         and "data_parallel_size_local" not in larger.options

@@ -312,7 +312,7 @@ def cpu(monkeypatch):
 
 def test_a_dry_plan_on_a_cpu_makes_nothing(cpu, cache):
     plan = sections.plan(3, dry=True, concurrencies=[1, 2], prompts=[2, 4], ks=[3])
-    assert [arm.name for arm in plan.arms] == ["baseline", "ngram-k3", "draft-k3", "baseline-again"]
+    assert [arm.name for arm in plan.arms] == ["baseline", "ngram-k3", "draft-k3", "baseline-again", "baseline-again-2"]
     assert [(load.concurrency, load.prompts, load.output_tokens, load.temperature) for load in plan.loads] == [
         (1, 2, 16, 0.0),
         (2, 4, 16, 0.0),
@@ -341,8 +341,10 @@ def test_a_plan_takes_no_unknown_parameter_and_no_unknown_arm(cpu, cache):
 
 
 def test_the_key_of_a_cell_is_of_what_decides_it(cpu, cache):
+    few = {"ks": [3], "ngram_ks": [], "concurrencies": [2], "prompts": [4], "repeats": 1, "twins": 1}
+
     def keys(**given):
-        plan = sections.plan(3, dry=True, **({"ks": [3], "ngram_ks": [], "concurrencies": [2], "prompts": [4]} | given))
+        plan = sections.plan(3, dry=True, **(few | given))
         return {cell.key for arm in plan.arms for cell in plan.cells(arm)}
 
     first = keys()
@@ -350,6 +352,7 @@ def test_the_key_of_a_cell_is_of_what_decides_it(cpu, cache):
     for change in (
         {"seed": 1},
         {"output_tokens": 20},
+        {"output_spread": 0.25},
         {"temperature": 0.7},
         {"prompts": [5]},
         {"max_model_len": 1024},

@@ -93,9 +93,9 @@ def test_each_model_is_held_against_its_own_smallest_arm():
         and splits.baseline(named("moe-a2.7b-tp2-ep", "moe-a2.7b-tp2")) == "moe-a2.7b-tp2"
     )
     found = splits.efficiency(CELLS).set_index(["arm", "concurrency"])
-    assert found.loc[("7b-tp2", 1), "multiple"] == pytest.approx(1.5) and found.loc[
+    assert found.loc[("7b-tp2", 1), "multiple"] == pytest.approx(1.5, rel=0.01) and found.loc[
         ("7b-tp2", 1), "efficiency"
-    ] == pytest.approx(0.75)
+    ] == pytest.approx(0.75, rel=0.01)
     assert found.loc[("14b-pp2", 1), "gpus"] == 1 and found.loc[("14b-pp2", 1), "multiple"] == pytest.approx(2 / 3)
     assert not any(arm.endswith("-again") for arm, _ in found.index) and set(splits.first_model(CELLS)["arm"]) == {
         "7b-tp1",
@@ -257,18 +257,19 @@ def test_cells_that_failed_are_withheld():
     )
 
 
-def test_the_finding_compares_equal_gpus():
-    assert splits.finding(CELLS).startswith(
-        "7b with 2 GPUs: most output tokens with `7b-tp2` at concurrency 1, `7b-replicas2` at concurrency "
-        "32; 14b with 2 GPUs:"
-    )
+def test_the_finding_counts_claims_and_compares_equal_gpus():
+    said = splits.finding(CELLS)
+    assert said.startswith("Output throughput (h200x2, random weights). 7b: of 6 comparisons with `7b-tp1`, ")
+    assert "with 2 GPUs, at concurrency 1 `7b-tp2` is against `7b-replicas2` 1.50× [" in said
+    assert "at concurrency 32 `7b-replicas2` is against `7b-tp2` 1.36× [" in said and "faster by" in said
+    # The 14B has neither a twin nor a second life.
+    assert "14b: of 2 comparisons with `14b-tp2`, 0 faster, 0 slower, 0 equal within 3 % and 2 not decided" in said
     noisy = pandas.concat([CELLS[CELLS["arm"] != "7b-tp1-again"], frame({"7b-tp1-again": {1: 400.0, 32: 10000.0}})])
-    assert splits.finding(noisy).startswith(
-        "7b with 2 GPUs: most output tokens with none certainly at concurrency 1, none certainly at concurrency 32"
+    assert "7b: of 6 comparisons with `7b-tp1`, 0 faster, 0 slower, 0 equal within 3 % and 6 not" in splits.finding(
+        noisy
     )
     assert (
-        splits.finding(CELLS[CELLS["arm"] == "7b-tp1"])
-        == "No two arms of equal size have certified figures (h200x2, random weights)."
+        splits.finding(CELLS[CELLS["arm"] == "7b-tp1"]) == "There is nothing to compare yet (h200x2, random weights)."
     )
 
 
@@ -311,8 +312,9 @@ def test_each_pair_has_its_link_and_what_it_carries():
 def stored(folder, cells, prompts):
     """Cells with a file each, which says how many prompts they had."""
     cell_files = []
+    files.write(folder / "run.json", {})
     for index, cell in enumerate(cells.itertuples()):
-        cell_files.append(folder / f"{index}.json")
+        cell_files.append(folder / "cells" / "arm" / "load" / f"{index}.json")
         files.write(cell_files[-1], {"arm": cell.arm, "asked": {"prompts": prompts[cell.concurrency]}})
     return cells.assign(file=cell_files)
 
@@ -343,7 +345,7 @@ def test_prediction_reference_and_measurement_on_one_axis(tmp_path, figures):
     }
     at = rows.set_index(["source", "arm", "concurrency"])["value"]
     assert (
-        at["measured", "replicas2", 32] == pytest.approx(1.9)
+        at["measured", "replicas2", 32] == pytest.approx(1.9, rel=0.01)
         and at["reference", "tp2", 1] == pytest.approx(1.84, abs=0.005)
         and at["predicted", "pp2", 1] == pytest.approx(1, rel=0.02)
     )

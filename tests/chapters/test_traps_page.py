@@ -70,8 +70,8 @@ def rows() -> list[list[str]]:
 
 def test_the_names_are_found():
     assert {"memory", "vocabularies", "options of ARM", "disk of the results", "results lock"} <= KNOWN["doctor"]
-    # Those of the two lists, the cold caches and the mechanism.
-    assert len(KNOWN["certificate"]) == len(certificates.OF_TRAFFIC) + len(certificates.OF_FIGURES) + 2
+    # Those of the two lists, the idle servers, the cold caches and the mechanism.
+    assert len(KNOWN["certificate"]) == len(certificates.OF_TRAFFIC) + len(certificates.OF_FIGURES) + 3
 
 
 @pytest.mark.parametrize("kind", KNOWN)
@@ -115,4 +115,5 @@ def test_the_matrix_uses_the_words_that_the_page_explains():
 
 def test_the_page_is_in_the_book_before_the_appendices():
     chapters = book.chapters()
-    assert chapters[chapters.index("book/11-traps") :] == ["book/11-traps", "book/parameters", "book/glossary"]
+    after = ["book/sections/12-trust", "book/parameters", "book/glossary"]
+    assert chapters[chapters.index("book/11-traps") :] == ["book/11-traps", *after]

@@ -103,9 +103,16 @@ def test_a_dry_run_says_what_would_be_measured(results, monkeypatch):
     )
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
-    assert lines[1] == "loads: concurrency 1 (2 prompts), 2 (4 prompts); 2 repeats"
-    assert re.fullmatch(r"  baseline  4 cells, 0 measured already, 4 to measure, about \d+\.\d min", lines[2])
-    assert re.fullmatch(r"estimated: \d+\.\d minutes", lines[-1])
+    assert lines[1] == "loads: concurrency 1 (2 prompts), 2 (4 prompts)"
+    assert re.fullmatch(
+        r"blocks: at least 2 in 2 lives of each arm's servers; servers side by side, all but one frozen: about 2 of 2 "
+        r"fit into 7\.0 GiB, \d\.\d GiB each",
+        lines[2],
+    )
+    assert re.fullmatch(r"  baseline  4 cells, 0 measured already, 4 to measure, about \d+\.\d min", lines[3])
+    assert re.fullmatch(r"estimated: \d+\.\d minutes", lines[-3])
+    assert lines[-2] == "then more blocks of what is not decided, until 9 minutes are spent"
+    assert lines[-1] == "to be told apart: known after the first blocks"
     assert not results.exists()
 
 

@@ -1,12 +1,12 @@
-"""How arms are compared: only certified cells, every ratio against a noise floor, each speed-up split into what made
-it.
+"""Which cells may be compared, what their figures are, and what a speed-up is made of.
 
-All of it is in logarithms, so that swapping two arms swaps the verdict. The floor is what equal arms differ by: an arm
-measured again under another name, after everything else. A ratio inside the floor is no difference; one outside it
-whose interval holds 1 is undecided. What can mislead: with one repeat there is no interval, and the floor is a single
-draw; then the widest difference of equal arms stands for all.
+Only certified cells take part. What is claimed of arms is `claims`' business: here are means, absolute figures with an
+interval, paired ratios of other things than arms, and the factors of a ratio of throughputs. All of it is in
+logarithms. The noise floor, which an interval of an absolute figure is at least as wide as, is what equal arms differ
+by: an arm measured again under another name. What can mislead: with one repeat there is no interval, and the floor is
+a single draw; then the widest difference of equal arms stands for all.
 
-    >>> compare(frame, "output_throughput", "baseline")            # doctest: +SKIP
+    >>> summary(frame, "output_throughput")                        # doctest: +SKIP
 """
 
 import math
@@ -16,11 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from ..errors import ParameterError
 from ..results import certificates, store
 
 CONFIDENCE = 0.95
-ROUNDING = 1e-9  # of logarithms that are equal on paper
 LEAST_ACCEPTED = 30  # tokens that a gain of speculation has to rest on: their number is then known to about a fifth
 KINDS = (
     ("random weights", "weights", "random"),
@@ -155,70 +153,6 @@ def t_quantile(freedom: float) -> float:
     from scipy import special  # a third of a second, which a prediction need not wait for
 
     return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2))
-
-
-def compare(frame: pandas.DataFrame, metric: str, baseline: str, *, by: str = "concurrency") -> pandas.DataFrame:
-    """Every arm against `baseline` at each value of column `by`: `arm`, `by`, `ratio`, `low`, `high`, `floor`,
-    `differs`, `repeat_of`.
-
-    `low` and `high` are the ends of the interval, at least `floor` (a natural logarithm) from the ratio. `differs` is
-    True when 1 lies outside them, False when the ratio lies inside the floor, and None when neither holds or nothing
-    bounds the noise: more repeats would have to decide. Nothing measured is an empty table."""
-    if len(frame) and baseline not in set(frame["arm"]):
-        raise ParameterError(
-            "no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"]))
-        )
-    floors, cells, rows = floor(frame, metric, by=by), by_cell(frame, metric, by=by), []
-    equal = repeats(frame)
-    for arm in dict.fromkeys(frame["arm"]):
-        for place in sorted(place for name, place in cells if name == arm):
-            if arm == baseline or (baseline, place) not in cells:
-                continue
-            noise = floors.get(place, math.nan)
-            centre, low, high = ratio(cells[arm, place], cells[baseline, place], noise)
-            if not math.isnan(centre):
-                claim = differs(centre, low, high, noise)
-                rows.append((arm, place, centre, low, high, noise, claim, equal.get(arm)))
-    columns = ["arm", by, "ratio", "low", "high", "floor", "differs", "repeat_of"]
-    return pandas.DataFrame(rows, columns=columns)
-
-
-def of_arm(
-    frame: pandas.DataFrame, metric: str, arm: str, baseline: str, *, by: str = "concurrency"
-) -> pandas.DataFrame:
-    """The rows of `compare` of one arm alone, indexed by column `by`."""
-    table = compare(frame, metric, baseline, by=by)
-    return table[table["arm"] == arm].set_index(by)
-
-
-def differs(ratio: float, low: float, high: float, noise: float) -> bool | None:
-    """What is claimed of a ratio: True, it differs from 1; False, equal arms differ as much; None, not decided."""
-    if math.isnan(low):
-        return None
-    if abs(math.log(ratio)) <= noise + ROUNDING:  # an A/A pair is as far apart as the floor that it made
-        return False
-    return True if not low <= 1 <= high else None
-
-
-def extremes(table: pandas.DataFrame) -> tuple[pandas.Series | None, pandas.Series | None]:
-    """The largest gain and the largest loss of a table of `compare` among those that certainly differ; None where there
-    is none. The pairs of equal arms take no part."""
-    table = without_repeats(table)
-    sure = table[table["differs"] == True]  # noqa: E712 - None is neither
-    gains, losses = sure[sure["ratio"] > 1], sure[sure["ratio"] < 1]
-    return (
-        gains.loc[gains["ratio"].idxmax()] if len(gains) else None,
-        losses.loc[losses["ratio"].idxmin()] if len(losses) else None,
-    )
-
-
-def words(ratio: float, low: float, high: float, differs: bool | None, of: str) -> str:
-    """A ratio as part of a sentence, `1.26 times (1.10 to 1.45) as fast` where `of` is `as fast`, and what may not be
-    claimed of it.
-    """
-    ends = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f})"
-    doubt = "" if differs else ", which is inside the noise" if differs is False else ", which is not decided"
-    return f"{ratio:.2f} times{ends} {of}{doubt}"
 
 
 def decompose(

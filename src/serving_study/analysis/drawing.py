@@ -4,7 +4,7 @@ Nothing here estimates: a mean comes from `comparisons.summary`, an interval's e
 whoever compared. What can mislead: an interval whose ends are missing is not drawn, so that a dot without a bar is a
 single draw, not a sure figure. seaborn is imported where it draws, since its import takes a second.
 
-    grid = drawing.lines(comparisons.compare(frame, metric, "baseline"), "concurrency", "ratio")   # doctest: +SKIP
+    grid = drawing.lines(claims.compare(frame, metric, "baseline"), "concurrency", "ratio")   # doctest: +SKIP
 """
 
 import textwrap
@@ -166,6 +166,17 @@ def intervals(axis, rows: pandas.DataFrame, x: str, y: str, hue: str, palette: d
         axis.errorbar(
             part[x], part[y], fmt="none", ecolor=palette[name], elinewidth=1.1, capsize=2.5, zorder=1.9, **way
         )
+
+
+def hollow(axis, rows: pandas.DataFrame, x: str, y: str, hue: str, palette: dict, label: str) -> None:
+    """White points over those of a line, in the marker and colour of each `hue`; one entry of the legend, `label`."""
+    if rows.empty:
+        return
+    shapes = markers(palette)
+    for name, part in rows.groupby(hue, sort=False):
+        look = {"facecolors": "white", "edgecolors": palette[name], "marker": shapes[name], "s": 30, "zorder": 3}
+        axis.scatter(part[x], part[y], **look)
+    axis.plot([], [], "o", color="black", markerfacecolor="white", label=f"hollow: {label}")
 
 
 def legend(figure: Figure, most: int = 5) -> None:

@@ -13,7 +13,7 @@ from pandas.io.formats.style import Styler
 
 from .. import paths
 from ..results import certificates, reference, store
-from . import comparisons, tables, verdicts
+from . import claims, comparisons, tables, verdicts
 
 
 def explained(section: int, host: str) -> Styler:
@@ -86,7 +86,8 @@ def reason(verdict_rows: pandas.DataFrame) -> str:
 def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, baseline: str | None = None) -> Styler:
     """`metric` by host, concurrency and arm: this host, the other hosts under data/results, the reference study.
 
-    With `baseline`, each figure is a multiple of that arm's: the only comparison that holds across hosts.
+    With `baseline`, each figure is a multiple of that arm's, with its interval: the only comparison that holds across
+    hosts. The reference study's single draws have none.
     """
     frames = [
         own,
@@ -101,11 +102,11 @@ def hosts(section: int, metric: str, arms: list[str], own: pandas.DataFrame, bas
     )
     name = tables.METRIC_NAMES.get(metric, metric)
     unit = f"Multiples of {baseline}: {name}" if baseline else name.capitalize()
-    number = "{:.2f}×" if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
+    number = None if baseline else "{:.3f}" if metric == "acceptance_rate" else "{:,.1f}"
     said = [words for words in map(tables.labels, frames) if "," in words]
     said += machines([frame["host"].iloc[0] for frame in frames], section)
     return tables.style(
-        table, f"{unit}, by host" + (f" ({'; '.join(said)})" if said else ""), dict.fromkeys(arms, number)
+        table, f"{unit}, by host" + (f" ({'; '.join(said)})" if said else ""), {arm: (arm, number) for arm in arms}
     )
 
 
@@ -122,23 +123,27 @@ def other_hosts(section: int, own: set[str]) -> list[str]:
 
 
 def _pivot(frame, metric, arms, baseline) -> pandas.DataFrame:
+    if baseline:
+        table = claims.compare(frame, metric, baseline)
+        table = table.assign(text=list(map(claims.ratio_text, table.itertuples())))
+        return _rows(frame["host"].iloc[0], table.pivot(index="concurrency", columns="arm", values="text"), arms)
     means = comparisons.summary(frame, metric).pivot(index="concurrency", columns="arm", values="mean")
-    return _rows(frame["host"].iloc[0], means, arms, baseline)
+    return _rows(frame["host"].iloc[0], means, arms)
 
 
 def _reference_pivot(section, metric, arms, baseline) -> pandas.DataFrame:
     frame = reference.load(section)
     frame = frame[(frame["metric"] == metric) & frame["concurrency"].notna()]
-    parts = [
-        _rows(f"{host}, reference", rows.pivot(index="concurrency", columns="arm", values="value"), arms, baseline)
-        for host, rows in frame.groupby("host", sort=False)
-    ]
+    parts = []
+    for host, rows in frame.groupby("host", sort=False):
+        values = rows.pivot(index="concurrency", columns="arm", values="value")
+        if baseline:
+            values = values.div(values.get(baseline, math.nan), axis=0).map("{:.2f}×".format, na_action="ignore")
+        parts.append(_rows(f"{host}, reference", values, arms))
     return pandas.concat(parts) if parts else pandas.DataFrame(columns=["host", "concurrency", *arms])
 
 
-def _rows(host: str, means: pandas.DataFrame, arms: list[str], baseline: str | None) -> pandas.DataFrame:
-    if baseline:
-        means = means.div(means.get(baseline, math.nan), axis=0)  # none, where all of its cells are withheld
-    means = means.reindex(columns=arms)
-    means.insert(0, "host", host)
-    return means.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})
+def _rows(host: str, values: pandas.DataFrame, arms: list[str]) -> pandas.DataFrame:
+    values = values.reindex(columns=arms)
+    values.insert(0, "host", host)
+    return values.reset_index()[["host", "concurrency", *arms]].astype({"concurrency": int})

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ..engines.base import OTHER, PHASES
 from ..errors import ParameterError
 from ..results import old_cells, reference
-from . import comparisons, drawing, tables
+from . import claims, comparisons, drawing, tables
 from .drawing import PALETTE, WIDTH, colours, setup  # noqa: F401 - notebooks take these from here
 
 SOURCES = {
@@ -44,20 +44,21 @@ def over_concurrency(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Figur
 
 
 def speedup(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Figure:
-    """Each arm's multiple of the baseline over concurrency, with its interval, the line at 1 and the noise floor around
-    it: all of it on a logarithmic axis, where twice as fast and half as fast are equally far from 1.
+    """Each arm's multiple of the baseline over concurrency with its interval, hollow where it is not decided, the line
+    at 1 and the margin of equality around it: all of it on a logarithmic axis, where twice as fast and half as fast are
+    equally far from 1.
     """
-    table = comparisons.compare(frame, metric, baseline)
-    table = comparisons.without_repeats(table)
+    table = comparisons.without_repeats(claims.compare(frame, metric, baseline))
     table = table.assign(at=drawing.aside(table["concurrency"], table["arm"]))
-    grid = drawing.lines(table, "at", "ratio", palette=colours(frame["arm"]), height=3.6)
+    palette = colours(frame["arm"])
+    grid = drawing.lines(table, "at", "ratio", palette=palette, height=3.6)
     axis = grid.ax
     axis.axhline(1, color="black", linewidth=0.9, zorder=1.5)
-    floors = table.dropna(subset=["floor"]).drop_duplicates("concurrency").sort_values("concurrency")
-    if len(floors):
-        half = np.exp(floors["floor"].astype(float))
-        band = {"color": "black", "alpha": 0.1, "linewidth": 0, "label": "noise floor (A/A)"}
-        axis.fill_between(floors["concurrency"], 1 / half, half, **band)
+    if len(table):
+        margin = table["margin"].max()
+        band = {"color": "black", "alpha": 0.1, "linewidth": 0, "label": f"equal within {100 * margin:g} %"}
+        axis.axhspan(1 / (1 + margin), 1 + margin, **band)
+    drawing.hollow(axis, table[table["claim"] == claims.UNDECIDED], "at", "ratio", "arm", palette, "not decided")
     drawing.concurrency_axis(axis, frame)
     drawing.multiples_axis(axis.yaxis)
     axis.set_ylabel(f"multiple of {baseline}:\n{tables.METRIC_NAMES.get(metric, metric)}")
@@ -243,7 +244,7 @@ def predictions(errors: pandas.DataFrame, metric: str = "median TPOT (ms)") -> F
 
 def effects(frame: pandas.DataFrame, metric: str) -> Figure:
     """One row a technique's arm at its lowest concurrency: measured, published, of the reference study and predicted,
-    on one axis; a cross is what can be no basis, and a bar an interval over repeats.
+    on one axis; a cross is what can be no basis, and a bar the interval of a claim.
     """
     import seaborn
 

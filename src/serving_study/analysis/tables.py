@@ -13,10 +13,10 @@ import pandas
 from pandas.io.formats.style import Styler
 
 from ..results import certificates, store
-from . import comparisons, crossovers
+from . import claims, comparisons
 
 DASH = "–"
-WORDS = ("evidence", "reason", "found")
+WORDS = ("evidence", "reason", "found", "claim")
 TEXT = (
     "arm",
     "host",
@@ -128,36 +128,44 @@ def provenance(plan) -> Styler:
     return style(pandas.DataFrame(rows, columns=["what", "found"]), f"What is measured here ({plan.host.name})")
 
 
-def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
-    """One sentence from the comparison of output throughput: what certainly helps, what certainly hurts, what cannot be
-    told apart.
+def finding(frame: pandas.DataFrame, baseline: str = "baseline", block_s: float | None = None) -> str:
+    """Two sentences from the comparison of output throughput: how many of the chapter's comparisons are faster, slower,
+    equal and not decided, and the largest gain and loss. `block_s` is how many seconds a block takes, where known.
     """
-    table = comparisons.compare(frame, "output_throughput", baseline)
-    table = comparisons.without_repeats(table)
+    metric = "output_throughput"
+    table = comparisons.without_repeats(claims.compare(frame, metric, baseline))
     table = table[~comparisons.too_few_accepted(table, frame)]
     if table.empty:
         return "There is nothing to compare yet."
     here = f"On this host ({labels(frame)})"
-    if not table["differs"].notna().any():
-        return f"{here}, no A/A pair was run and nothing was repeated, so that nothing bounds the noise."
-    same = int((table["differs"] == False).sum())  # noqa: E712 - None is neither
-    undecided = int(table["differs"].isna().sum())
+    many = "comparison" if len(table) == 1 else "comparisons"
+    counts = f"of {len(table)} {many} of output throughput with {baseline}, {claims.counted(table, metric)}"
+    if table["low"].isna().all():
+        return (
+            f"{here}, {counts}: there is neither a twin nor a second life of an arm, so that nothing bounds the noise."
+        )
     said = [
-        f"the {name} is {row['arm']} at concurrency {row['concurrency']}, whose output throughput is "
-        f"{comparisons.words(row['ratio'], row['low'], row['high'], row['differs'], 'the baseline’s')}"
+        f"the largest {name} is {row['arm']} at concurrency {row['concurrency']}, {claims.ratio_text(row)}: "
+        f"{claims.words(row, metric)}"
+        for name, row in zip(("gain", "loss"), claims.extremes(table), strict=True)
         if row is not None
-        else f"nothing certainly {verb}"
-        for name, verb, row in zip(("best case", "worst"), ("gains", "loses"), comparisons.extremes(table), strict=True)
     ]
+    open_claims = table[(table["claim"] == claims.UNDECIDED) & table["more_blocks"].notna()]
+    if not said and len(open_claims):
+        row = open_claims.loc[open_claims["more_blocks"].astype(int).idxmin()]
+        said = [
+            f"the nearest to a decision is {row['arm']} at concurrency {row['concurrency']}, {claims.ratio_text(row)}: "
+            f"{claims.words(row, metric, block_s=block_s)}"
+        ]
+    first, *others = [f"{here}, {counts}", *said]
     return (
-        f"{here}, {'; '.join(said)}. Of {len(table)} comparisons {same} lie inside the noise floor and {undecided} "
-        "are not decided."
+        f"{first}. " + "".join(f"{text[0].upper()}{text[1:]}. " for text in others).strip() if others else f"{first}."
     )
 
 
 def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline") -> Styler:
-    """`metric` by concurrency and arm, each with its multiple of the baseline; inside the noise floor it says «no
-    difference». Beside a gain of speculation stand the tokens accepted, of all repeats.
+    """`metric` by concurrency and arm, each with its multiple of the baseline, the multiple's interval, and what may be
+    claimed of it. Beside a gain of speculation stand the tokens accepted, of all repeats.
     """
     texts = multiples(frame, metric, baseline, comparisons.accepted(frame))
     rows = [
@@ -167,46 +175,44 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
     return style(
         pandas.DataFrame(rows),
         f"{METRIC_NAMES.get(metric, metric).capitalize()}, mean of the certified repeats, and multiple of {baseline} "
-        f"within the repeats that both have ({labels(frame)})",
+        f"within the blocks that both have, with its interval ({labels(frame)})",
     )
 
 
 def multiples(
     frame: pandas.DataFrame, metric: str, baseline: str, accepted: dict[tuple[str, int], int] | None = None
 ) -> dict[tuple[str, int], str]:
-    """(arm, concurrency) to the mean with its multiple of the baseline, or why there is none; `accepted` tokens stand
-    beside a gain.
+    """(arm, concurrency) to the mean, with its multiple of the baseline and what is claimed of it a line each, or why
+    there is none; `accepted` tokens stand beside a gain.
     """
     means = comparisons.summary(frame, metric).set_index(["arm", "concurrency"])["mean"]
-    against = comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
+    against = {(row.arm, row.concurrency): row for row in claims.compare(frame, metric, baseline).itertuples()}
     places = product(dict.fromkeys(frame["arm"]), frame["concurrency"].unique())
     return {
-        place: f"{means[place]:,.1f}{_multiple(against, *place, (accepted or {}).get(place))}"
+        place: "<br>".join(
+            [f"{means[place]:,.1f}", *_multiple(against.get(place), metric, (accepted or {}).get(place))]
+        )
         if place in means.index
         else withheld(frame, *place)
         for place in places
     }
 
 
-def _multiple(against: pandas.DataFrame, arm: str, concurrency: int, accepted: int | None = None) -> str:
-    if (arm, concurrency) not in against.index:
-        return ""
-    row = against.loc[(arm, concurrency)]
-    if row["differs"] is not None and not row["differs"]:
-        return " (no difference)"
-    doubt = " ?" if row["differs"] is None else ""
-    rests = f", {accepted:,} accepted" if accepted is not None and row["ratio"] > 1 else ""
-    return f" ({row['ratio']:.2f}×{doubt}{rests})"
+def _multiple(row, metric: str, accepted: int | None = None) -> list[str]:
+    if row is None:
+        return []
+    rests = f", {accepted:,} accepted" if accepted is not None and row.ratio > 1 else ""
+    return [f"{claims.ratio_text(row)}{rests}", claims.words(row, metric)]
 
 
 def set_aside(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
     """In a sentence: the gains that `finding` leaves out, for they rest on too few accepted tokens; empty where none
     does.
     """
-    table, counts = comparisons.compare(frame, "output_throughput", baseline), comparisons.accepted(frame)
+    table, counts = claims.compare(frame, "output_throughput", baseline), comparisons.accepted(frame)
     few = table[comparisons.too_few_accepted(table, frame)]
     words = [
-        f"{row.arm} at concurrency {row.concurrency} ({row.ratio:.2f} times, {counts[row.arm, row.concurrency]} "
+        f"{row.arm} at concurrency {row.concurrency} ({claims.ratio_text(row)}, {counts[row.arm, row.concurrency]} "
         "accepted tokens)"
         for row in few.itertuples()
     ]
@@ -299,29 +305,6 @@ def _failed_checks(cells: pandas.DataFrame) -> str:
     return (f": {', '.join(whole)}" if whole else "") + (f" ({', '.join(partial)} withheld)" if partial else "")
 
 
-def crossings(frame: pandas.DataFrame, metric: str = "output_throughput", baseline: str = "baseline") -> Styler:
-    """Up to which concurrency each arm pays, as an interval, and how sure that is."""
-    rows = []
-    for crossing in crossovers.crossings(frame, metric, baseline):
-        sure = (
-            f"{comparisons.CONFIDENCE:.0%} intervals of {crossing.repeats} repeats, and the noise floor"
-            if crossing.repeats > 1
-            else "one draw against the noise floor"
-        )
-        rows.append(
-            {
-                "arm": crossing.arm,
-                "crossover": crossing.words,
-                "measured at": ", ".join(map(str, crossing.measured)),
-                "confidence": sure,
-            }
-        )
-    return style(
-        pandas.DataFrame(rows, columns=["arm", "crossover", "measured at", "confidence"]),
-        f"Concurrency up to which an arm pays, by {METRIC_NAMES[metric].split(' (')[0]} ({labels(frame)})",
-    )
-
-
 def certificate(frame: pandas.DataFrame, by: str = "concurrency", proof: Callable[[dict], str] | None = None) -> Styler:
     """One row a cell: its verdict as a badge, and the evidence of what failed or could not be checked. `proof` says of
     a stored cell how its mechanism was proved; without it stands how many checks passed.
@@ -357,26 +340,30 @@ def checks(frame: pandas.DataFrame, arm: str, concurrency: int) -> Styler:
 
 
 def noise(frame: pandas.DataFrame, metrics: tuple[str, ...]) -> Styler:
-    """The floor by concurrency, as the factor that equal arms differ by, and the coefficient of variation of repeats,
-    mean over arms.
+    """What equal arms are claimed to differ by: each twin against the other lives of its arm, by metric and
+    concurrency; beside it the median half-width of all arms' intervals, which a difference has to exceed to be seen,
+    and the coefficient of variation of repeats, mean over arms.
     """
-    rows = []
+    equal, rows = comparisons.repeats(frame), []
+    baseline = next(iter(equal.values()), frame["arm"].iloc[0] if len(frame) else None)
     for metric in metrics:
-        floors = comparisons.floor(frame, metric)
+        table = claims.compare(frame, metric, baseline)
+        halves = (table["high"].astype(float) / table["low"].astype(float)) ** 0.5 - 1
+        halves = halves.groupby(table["concurrency"]).median()
         variation = comparisons.summary(frame, metric).groupby("concurrency")["cv"].mean()
-        for concurrency, value in floors.items():
-            rows.append(
-                {
-                    "metric": METRIC_NAMES.get(metric, metric),
-                    "concurrency": concurrency,
-                    "A/A floor": math.exp(value),
-                    "coefficient of variation": variation.get(concurrency, math.nan),
-                }
-            )
+        twins = table[table["repeat_of"] == baseline]
+        for concurrency in sorted(table["concurrency"].unique()):
+            row = {"metric": METRIC_NAMES.get(metric, metric), "concurrency": concurrency}
+            at = twins[twins["concurrency"] == concurrency]
+            row["twin"] = "<br>".join(map(claims.ratio_text, at.itertuples())) or DASH
+            row["claim"] = "<br>".join(claims.words(twin, metric) for twin in at.itertuples()) or DASH
+            row["half-width"] = halves.get(concurrency, math.nan)
+            rows.append(row | {"coefficient of variation": variation.get(concurrency, math.nan)})
+    columns = ["metric", "concurrency", "twin", "claim", "half-width", "coefficient of variation"]
     return style(
-        pandas.DataFrame(rows, columns=["metric", "concurrency", "A/A floor", "coefficient of variation"]),
-        f"Noise floor ({labels(frame)})",
-        {"A/A floor": "{:.3f}×", "coefficient of variation": "{:.1%}"},
+        pandas.DataFrame(rows, columns=columns),
+        f"Noise: equal arms compared, and the width of intervals ({labels(frame)})",
+        {"half-width": ("half-width (median of arms)", "{:.1%}"), "coefficient of variation": "{:.1%}"},
     )
 
 

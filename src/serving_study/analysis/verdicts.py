@@ -16,7 +16,7 @@ from .. import files, paths
 from ..errors import ParameterError
 from ..hardware import hosts
 from ..results import old_cells, reference, store
-from . import comparisons
+from . import claims, comparisons
 
 TOLERANCE = 0.05
 
@@ -123,7 +123,7 @@ def _facts(cell: dict, run: dict) -> dict:
         "weights": cell["labels"]["weights"],
         "acceptance": cell["labels"]["acceptance"],
         "data set": f"{run['dataset']['name']} {run['dataset']['sha256'][:12]}",
-        "load": _load(asked["prompts"], asked["output_tokens"], asked["temperature"]),
+        "load": _load(asked),
         "version": run["provenance"]["environment"]["vllm"]
         + (" modified" if run["provenance"]["environment"].get("modified") else ""),
     }
@@ -133,11 +133,10 @@ def shape_name(model: str) -> str:
     return re.sub(r"-instruct$", "", str(model).rsplit("/", 1)[-1].lower())
 
 
-def _load(prompts: int, output_tokens: int | None, temperature: float | None) -> str:
-    return (
-        f"{prompts} prompts, {output_tokens or 'the data set’s'} output tokens, temperature "
-        f"{'default' if temperature is None else temperature}"
-    )
+def _load(asked: dict) -> str:
+    temperature, spread = asked["temperature"], asked.get("output_spread")
+    tokens = f"{asked['output_tokens'] or 'the data set’s'} output tokens" + (f" ± {spread:.0%}" if spread else "")
+    return f"{asked['prompts']} prompts, {tokens}, temperature {'default' if temperature is None else temperature}"
 
 
 def _reference_study(name: str, host: str, section: int) -> Study:
@@ -171,7 +170,7 @@ def _reference_study(name: str, host: str, section: int) -> Study:
             "model": row.model,
             "draft": DRAFT if row.technique == "draft" else None,
             "acceptance": "measured" if row.k else None,
-            "load": _load(LOADS[section][row.concurrency], None, None),
+            "load": _load({"prompts": LOADS[section][row.concurrency], "output_tokens": None, "temperature": None}),
         }
 
     return Study(name, frame.assign(repeat=0, certificate="unknown", facts=[stated(row) for row in frame.itertuples()]))
@@ -226,7 +225,7 @@ def _side(study: Study, metric: str, baseline: str) -> dict:
     floors = comparisons.floor(frame, metric)
     has_base = baseline in set(frame["arm"])
     ratios = (
-        comparisons.compare(frame, metric, baseline).set_index(["arm", "concurrency"])
+        claims.compare(study.frame, metric, baseline).set_index(["arm", "concurrency"])
         if has_base
         else pandas.DataFrame()
     )

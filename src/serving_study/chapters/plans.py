@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Self
 
+import pandas
 from pydantic import Field, model_validator
 
 from .. import engines, environments, paths
@@ -16,13 +17,27 @@ from ..hardware import hosts
 from ..hardware.hosts import Host
 from ..loads import Load, datasets
 from ..models.checkpoints import Model
-from .parameters import PORT, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
+from .parameters import PORT, NotNegative, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
 
 HELD_OUT = "held-out.json"  # of a trained draft: prompts that it never saw, in ShareGPT's format
 
 
-class Loaded(Parameters):
-    """What sections 3 and 5 share: server, loads, repeats."""
+class InBlocks(Parameters):
+    """What sections that measure in blocks share: how many, and when they have decided."""
+
+    repeats: Positive | None = Field(None, description="blocks: each measures every cell once; at least so many")
+    lives: Positive | None = Field(None, description="in at least so many lives of each arm's servers")
+    minutes: Annotated[Number, Field(ge=0)] | None = Field(
+        None, description="then blocks go on for what is not decided, until so many are spent"
+    )
+    margin: Annotated[Number, Field(gt=0, le=0.5)] = Field(
+        0.03, description="arms whose ratio certainly lies so near to 1 are equal"
+    )
+    twins: NotNegative = Field(2, description="times that the first arm is measured again, under other names")
+
+
+class Loaded(InBlocks):
+    """What sections 3 and 5 share: server, loads, blocks."""
 
     host: str = Field("auto", description='this machine; "cpu" leaves GPUs aside')
     weights: Weights = Field("auto", description='"real", "random", or "auto": real where within reach')
@@ -37,7 +52,9 @@ class Loaded(Parameters):
         description="length of every answer; None on a GPU: the dataset's",
         json_schema_extra={"allowed": "4 or more, or None for the dataset's own lengths"},
     )
-    repeats: Positive | None = Field(None, description="how often each cell is measured")
+    output_spread: Annotated[Number, Field(ge=0, le=0.75)] = Field(
+        0.5, description="lengths lie within this share of output_tokens, evenly; 0: all alike"
+    )
     dataset: str = Field("auto", description="sharegpt, own, held-out, a file; auto: what is reachable")
     temperature: Annotated[Number, Field(ge=0)] | None = Field(
         None, description="None on a GPU: the server's default; 0 on a CPU"
@@ -156,9 +173,32 @@ def loads(
             else datasets.resolve(wanted.dataset, environment=None if dry else environment, say=say)
         )
     return tuple(
-        Load(concurrency, prompts, dataset, wanted.output_tokens, wanted.temperature, wanted.ignore_eos, wanted.seed)
+        Load(
+            concurrency,
+            prompts,
+            dataset,
+            wanted.output_tokens,
+            wanted.temperature,
+            wanted.ignore_eos,
+            wanted.seed,
+            wanted.output_spread if wanted.output_tokens else 0.0,
+        )
         for concurrency, prompts in zip(wanted.concurrencies, wanted.prompts, strict=True)
     )
+
+
+def in_blocks(wanted: InBlocks, host: Host, decisions: Callable[[pandas.DataFrame], pandas.DataFrame]) -> dict:
+    """A plan's fields that say how its cells come: side by side on a CPU, whose servers stand still when they are
+    frozen; one life after the other on a GPU, where each server has the memory.
+    """
+    return {
+        "repeats": wanted.repeats,
+        "lives": wanted.lives,
+        "minutes": wanted.minutes,
+        "margin": wanted.margin,
+        "side_by_side": not host.gpus,
+        "decisions": decisions,
+    }
 
 
 def resolved(wanted, host: Host) -> dict:

@@ -5,9 +5,11 @@ model at several k, and the baseline again), and section 3's parameters.
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
+import pandas
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from ..analysis import claims
 from ..errors import ParameterError
 from ..hardware.hosts import Host
 from ..measure.plan import Plan
@@ -24,7 +26,9 @@ CPU = {
     "concurrencies": [1, 4, 8],
     "prompts": [4, 8, 16],
     "output_tokens": 16,
-    "repeats": 1,
+    "repeats": 8,
+    "lives": 2,
+    "minutes": 9,
     "crossover_cells": 0,
     "temperature": 0.0,
     "max_model_len": 2048,
@@ -36,7 +40,9 @@ GPU = {
     "draft_model": "Qwen/Qwen2.5-0.5B-Instruct",
     "concurrencies": [1, 4, 16, 64],
     "prompts": [10, 20, 64, 128],
-    "repeats": 3,
+    "repeats": 8,
+    "lives": 2,
+    "minutes": 45,
     "crossover_cells": 2,
     "max_model_len": 4096,
     "max_num_seqs": 128,
@@ -118,6 +124,7 @@ def plan(
         truncated=checkpoints.resolve(poor) if poor else None,
         eagle=eagle,
         synchronous_control=wanted.controls and bool(host.gpus),
+        twins=wanted.twins,
         only=wanted.arms,
     )
     loads = plans.loads(wanted, host, environment, dry, say, held_out=plans.held_out(draft))
@@ -127,12 +134,17 @@ def plan(
         environment,
         made,
         loads,
-        wanted.repeats,
-        plans.resolved(wanted, host),
-        wanted.seed,
-        wanted.port,
-        (*notes, *plans.data_notes(loads)),
+        parameters=plans.resolved(wanted, host),
+        seed=wanted.seed,
+        port=wanted.port,
+        notes=(*notes, *plans.data_notes(loads)),
+        **plans.in_blocks(wanted, host, decisions),
     )
+
+
+def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """What the cells decide about output throughput against the baseline."""
+    return claims.decisions(frame, "output_throughput", "baseline")
 
 
 def _trained_draft() -> dict:
@@ -203,15 +215,17 @@ def speculation(
     truncated: Model | None = None,
     eagle: Model | None = None,
     synchronous_control: bool = False,
+    twins: int = 1,
     only: Sequence[str] | None = None,
 ) -> tuple[Arm, ...]:
-    """`baseline`, `ngram-k3` for each n-gram k, `draft-k1` … for each k, and the baseline again.
+    """`baseline`, `ngram-k3` for each n-gram k, `draft-k1` … for each k, and the baseline again, `twins` times.
 
     `ngram_window` is (shortest, longest) match in tokens; `prescribed` maps an arm's name to the acceptance rate that
     the engine produces, for random weights. Arms at the middle k: `control`, a draft of the target's own vocabulary,
     shows whether mapping vocabularies costs anything; `truncated` what a bad draft costs. `eagle` is an EAGLE-3 head of
     the target, for each k. `synchronous_control` adds the baseline as vLLM runs a target with a draft model: without
-    asynchronous scheduling, on the older model runner. `only` keeps the named arms.
+    asynchronous scheduling, on the older model runner. `twins` is how often the baseline is measured again; `only`
+    keeps the named arms.
 
     Raises ParameterError for a draft that cannot serve this target, and for an unknown name in `only`."""
     gpus = min(1, len(host.gpus)) if host.gpus else 0
@@ -258,7 +272,7 @@ def speculation(
                 environment=environment | {"VLLM_USE_V2_MODEL_RUNNER": "0"},
             )
         )
-    arms.append(again(baseline))
+    arms += [again(baseline, number) for number in range(1, twins + 1)]
     names = [arm.name for arm in arms]
     if unknown := [name for name in only or () if name not in names]:
         raise ParameterError(

@@ -8,7 +8,7 @@ What can mislead: cells that were in sight when a constant was chosen (`TOOK_PAR
 
 import pandas
 
-from ..analysis import comparisons, verdicts
+from ..analysis import claims, comparisons, verdicts
 from ..errors import ParameterError
 from ..hardware import ceilings
 from ..results import reference
@@ -88,9 +88,11 @@ def with_measured(
     """The rows of `plots.beside`: predicted and measured figures of each arm of a host with a published baseline, and
     the means of `cells`.
 
-    Figures are multiples of the baseline; with `multiples=False` absolute, and of one host only. `source` is
-    `predicted`, `reference` (the reference study) or `measured` (the book's own; `cells` of the same host replace the
-    published ones). `labels` qualify a measured figure: random weights, prescribed acceptance."""
+    Figures are multiples of the baseline, those of `cells` as `claims.compare` has them, with `low` and `high`;
+    with `multiples=False` absolute, and of one host only. `source` is `predicted`, `reference` (the reference
+    study) or `measured` (the book's own; `cells` of the same host replace the published ones). `labels` qualify a
+    measured figure: random weights, prescribed acceptance.
+    """
     known = {(number, name): (measured, baseline) for number, name, measured, baseline in measured_cells()}
     if metric not in PREDICTED or (section, host) not in known:
         raise ParameterError(
@@ -131,10 +133,19 @@ def with_measured(
             kinds_by_arm(cells),
         )
         source = {"source": "measured", "host": ", ".join(sorted(set(cells["host"])))}
+        if multiples:
+            means = means[means["arm"] == baseline].assign(mean=1.0)
         rows += [
             source | {"arm": row.arm, "concurrency": int(row.concurrency), "value": row.mean, "labels": kinds[row.arm]}
             for row in means.itertuples(index=False)
         ]
+        if multiples and len(means):
+            rows += [
+                source
+                | {"arm": row.arm, "concurrency": int(row.concurrency), "value": row.ratio, "labels": kinds[row.arm]}
+                | {"low": row.low, "high": row.high}
+                for row in comparisons.without_repeats(claims.compare(cells, metric, baseline)).itertuples()
+            ]
     frame = pandas.DataFrame(rows).dropna(subset=["value"])
     if multiples:
         base = (

@@ -35,7 +35,7 @@ SLOS = {
 }
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}
 ENOUGH = {"p95": 20, "p99": 100}  # least requests of a cell; with fewer, the percentile is its slowest request
-MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "undecided", "misses", "unknown"
+MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "not decided", "misses", "unknown"
 ORDER = (MEETS, UNDECIDED, MISSES, UNKNOWN)
 OF_ARMS = "each arm's own model"  # in a section whose header has none for all
 
@@ -268,8 +268,8 @@ def _figure(values: pandas.Series, noise: float) -> Figure | None:
 
 
 def _verdict(wanted: tuple[Target, ...], latencies: dict[str, Figure | None]) -> tuple[str, float | None, str | None]:
-    """`misses` if one target certainly does, `unknown` if one has no figure, `undecided` if one lies in its interval,
-    else `meets`.
+    """`misses` if the whole interval of one target does, `unknown` if one has no figure, `not decided` if one lies in
+    its interval, else `meets`.
     """
     known = [(target, latencies[target.name]) for target in wanted if latencies[target.name]]
     excess, worst = max(

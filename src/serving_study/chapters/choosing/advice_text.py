@@ -47,7 +47,7 @@ def lines(advice: Advice) -> list[str]:
         out.append(f"not judged: {', '.join(unjudged)}; theory predicts {', '.join(PREDICTED)} alone")
     heads = {
         MEETS: "meets every target" if advice.basis == "measured" else "predicted to meet what is judged",
-        UNDECIDED: "undecided: the interval holds a target, more repeats would tell",
+        UNDECIDED: "not decided: the interval holds a target, more blocks would tell",
         MISSES: "misses",
         UNKNOWN: "unknown: a figure is withheld, not predicted, or of too few requests",
     }
@@ -72,7 +72,7 @@ def sentence(advice: Advice) -> str:
         MEETS: f"{what} has the highest output throughput within the targets, {_range(row.throughput)} tok/s"
         f"{_measured_with(row)}",
         MISSES: f"no arm meets the targets. The nearest is {what}: {row.worst} is {row.over:.0%} above its target",
-        UNDECIDED: f"no arm certainly meets the targets. The best that is undecided is {what}, "
+        UNDECIDED: f"of no arm it is decided that it meets the targets. The best that is not decided is {what}, "
         f"{_range(row.throughput)} tok/s{_measured_with(row)}",
     }[row.verdict]
     alike = [other for other in advice.rows if other.verdict == row.verdict and not other.prescribed]

@@ -5,7 +5,7 @@ import math
 import pandas
 
 from ... import files
-from ...analysis import comparisons
+from ...analysis import claims, comparisons
 from ...chapters.speculation import draft_cost
 from ...errors import HostError
 from ...hardware import ceilings
@@ -13,8 +13,8 @@ from ...models import shapes
 from ...results import reference, store
 from ...theory import capacity
 from . import advice
-from .effect_matrix import end_concurrencies, how_sure, measured_with, place_of, ratio_text, repeats_text
-from .measured_effects import by_arm, hosts_with_results, newest
+from .effect_matrix import end_concurrencies, gains, how_sure, measured_with, place_of, repeats_text
+from .measured_effects import CLAIMED, by_arm, hosts_with_results, newest
 from .techniques import (
     DRAFTS,
     FAULT,
@@ -106,9 +106,9 @@ def _figures(cells: pandas.DataFrame, metric: str) -> str:
     extreme = by_concurrency["ratio"].idxmin() if metric in (TPOT, TTFT) else by_concurrency["ratio"].idxmax()
     ends = sorted({int(end) for end in [*end_concurrencies(rows), extreme] if end == end})
     ratios = [
-        f"{ratio_text(by_concurrency.loc[concurrency])} at {'concurrency ' if place == 0 else ''}{concurrency}"
+        f"{claims.ratio_text(by_concurrency.loc[concurrency])} at {'concurrency ' if place == 0 else ''}{concurrency}"
         for place, concurrency in enumerate(ends)
-    ] or [ratio_text(rows.iloc[0])]
+    ] or [claims.ratio_text(rows.iloc[0])]
     return f"{rows.iloc[0]['arm']}: {metric} {', '.join(ratios)}"
 
 
@@ -197,6 +197,8 @@ def rules(frame: pandas.DataFrame) -> dict[str, float | str]:
         "ngram_published": _spoken(frame, "n-gram look-up", PUBLISHED),
         "ngram_tpot_low": of("ngram-k3", TPOT),
         "ngram_tpot_high": of("ngram-k3", TPOT, highest=True),
+        "draft_decided": decided(frame, "draft model"),
+        "ngram_decided": decided(frame, "n-gram look-up"),
         "fault": FAULT,
         "same_draft": disagreement(same_draft()),
         "fault_gain": draft_cost.figures()["h200_graph_gain"],
@@ -225,10 +227,28 @@ def _spoken(frame: pandas.DataFrame, technique: str, basis: str) -> str:
     return "; ".join(lines) or NOTHING
 
 
+def decided(frame: pandas.DataFrame, technique: str) -> str:
+    """A sentence: on which hosts of ours a technique is decided to be faster by TPOT or throughput, on which slower."""
+    rows = frame[(frame["technique"] == technique) & frame["grounded"] & frame["metric"].isin([TPOT, THROUGHPUT])]
+    rows = rows[rows["basis"].isin([HERE, PUBLISHED]) & rows["claim"].notna()]
+    if rows.empty:
+        return "Of this book's own measurements none may decide whether it pays."
+    faster = rows.assign(faster=[gains(row) for row in rows.itertuples()]).groupby("host", sort=False)["faster"]
+    ways = {"faster": [], "slower": [], "faster in some figures and slower in others": []}
+    for host, values in faster:
+        known = {value for value in values if value is not None}
+        if known:
+            ways[list(ways)[2 if len(known) > 1 else 0 if known == {True} else 1]].append(f"`{host}`")
+    said = [f"{way} on {' and '.join(hosts)}" for way, hosts in ways.items() if hosts]
+    if not said:
+        return f"None of this book's own comparisons ({len(rows)}) decides whether it pays."
+    return f"By this book's own measurements it is decided to be {', '.join(said)}."
+
+
 def same_draft() -> pandas.DataFrame:
     """Sections 3 and 4 with one draft, where a host has both: a row an arm at the lowest concurrency.
 
-    `ratio` is output throughput over the baseline's, with `low` and `high` of repeats; `prompts` (the data set),
+    `ratio` is output throughput over the baseline's, with what `claims.compare` says of it; `prompts` (the data set),
     `requests` of a repeat, `answer_tokens` of each and `repeats` differ between the two; `best` marks each section's
     highest."""
     rows = []
@@ -239,9 +259,9 @@ def same_draft() -> pandas.DataFrame:
             continue
         for section, frame in frames.items():
             lowest = frame[frame["concurrency"] == frame["concurrency"].min()]
-            table = comparisons.compare(lowest, "output_throughput", "baseline")
+            table = claims.compare(frame, "output_throughput", "baseline")
             drafted = [arm for arm, columns in by_arm(lowest).items() if shown_by(columns) == DRAFTS]
-            table = table[table["arm"].isin(drafted)]
+            table = table[table["arm"].isin(drafted) & (table["concurrency"] == lowest["concurrency"].iloc[0])]
             for row in table.itertuples():
                 cells = comparisons.usable(lowest[lowest["arm"] == row.arm])
                 run = files.read(cells["file"].iloc[0].parents[3] / "run.json")
@@ -253,9 +273,7 @@ def same_draft() -> pandas.DataFrame:
                         "arm": row.arm,
                         "concurrency": row.concurrency,
                         "ratio": row.ratio,
-                        "low": row.low if repeats > 1 else math.nan,
-                        "high": row.high if repeats > 1 else math.nan,
-                        "differs": row.differs,
+                        **{name: getattr(row, name) for name in CLAIMED},
                         "best": row.ratio == table["ratio"].max(),
                         "prompts": run["dataset"]["name"],
                         "requests": int(cells["completed"].min()),
@@ -264,8 +282,8 @@ def same_draft() -> pandas.DataFrame:
                         "engine": store.engine_of(run),
                     }
                 )
-    columns = "host section arm concurrency ratio low high differs best prompts requests answer_tokens repeats engine"
-    return pandas.DataFrame(rows, columns=columns.split())
+    columns = "best prompts requests answer_tokens repeats engine".split()
+    return pandas.DataFrame(rows, columns=["host", "section", "arm", "concurrency", "ratio", *CLAIMED, *columns])
 
 
 def _draft_of(frame: pandas.DataFrame) -> tuple | None:
@@ -276,17 +294,17 @@ def _draft_of(frame: pandas.DataFrame) -> tuple | None:
 
 
 def disagreement(table: pandas.DataFrame) -> str:
-    """A sentence a host: each section's best k, and whether either is certain."""
+    """A sentence a host: each section's best k, and what is claimed of it against the baseline."""
     words = []
     for host, rows in table.groupby("host", sort=False):
         parts = [
-            f"section {row.section} has its best with {row.arm}, {ratio_text(row._asdict())} "
-            f"({row.requests} requests of {row.answer_tokens:.0f} tokens, "
+            f"section {row.section} has its best with {row.arm}, {claims.ratio_text(row)}, "
+            f"{claims.words(row, 'output_throughput')} ({row.requests} requests of {row.answer_tokens:.0f} tokens, "
             f"{f'{row.repeats} repeats' if row.repeats > 1 else 'one draw'})"
             for row in rows[rows["best"]].itertuples()
         ]
         same = rows.loc[rows["best"], "arm"].nunique() == 1
-        verdict = "they agree" if same else "the same draft, and two answers: neither k is settled by these"
+        verdict = "they agree" if same else "the same draft, and two answers"
         words.append(f"On `{host}` {' and '.join(parts)}: {verdict}.")
     return " ".join(words) or "No host has both."
 

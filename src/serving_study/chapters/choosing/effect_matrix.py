@@ -1,13 +1,11 @@
 """The matrix of techniques, with where each figure was measured and how far it may be believed."""
 
-import math
-
 import pandas
 from pandas.io.formats.style import Styler
 
-from ...analysis import comparisons, tables
+from ...analysis import claims, tables
 from ...results import certificates
-from .techniques import FEW, KV, NOTHING, PREDICTED, PUBLISHED, THROUGHPUT, TPOT, TTFT
+from .techniques import FEW, KV, NOTHING, OURS, PREDICTED, PUBLISHED, THROUGHPUT, TPOT, TTFT
 
 
 def matrix(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -56,7 +54,7 @@ def repeats_text(cells: pandas.DataFrame) -> str:
 
 
 def how_sure(cells: pandas.DataFrame) -> str:
-    """How far figures may be believed: what bounds their noise, and how many of them certainly differ."""
+    """How far figures may be believed: how many of them have which claim, or what they are in place of measurements."""
     first = cells.iloc[0]
     if first["basis"] == PREDICTED:
         return "arithmetic"
@@ -65,11 +63,24 @@ def how_sure(cells: pandas.DataFrame) -> str:
     kept = cells[cells["grounded"]]
     if (kept["metric"] == KV).all():
         return "counted at the start"
-    decided = kept["differs"].dropna()
-    certain = f"{int((decided == True).sum())} of {len(kept)} figures certainly differ"  # noqa: E712 - None is neither
-    if (kept["repeats"] > 1).any():
-        return f"{comparisons.CONFIDENCE:.0%} intervals: {certain}"
-    return f"against what equal arms differ by: {certain}" if len(decided) else "nothing bounds the noise"
+    compared = kept[kept["claim"].notna()]
+    if compared["low"].isna().all():
+        return "nothing bounds the noise"
+    faster = [gains(row) for row in compared.itertuples()]
+    counts = {
+        "faster": faster.count(True),
+        "slower": faster.count(False),
+        f"equal within {100 * compared['margin'].max():g} %": int((compared["claim"] == claims.EQUAL).sum()),
+        "not decided": int((compared["claim"] == claims.UNDECIDED).sum()),
+    }
+    return f"of {len(kept)} figures " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def gains(row) -> bool | None:
+    """Whether an effect is decided to make answers faster; None where it is not decided, or equal."""
+    if row.claim not in (claims.ABOVE, claims.BELOW):
+        return None
+    return claims.directions(OURS[row.metric])[row.claim == claims.BELOW] == "faster"
 
 
 def said(cells: pandas.DataFrame, metric: str) -> str:
@@ -78,20 +89,12 @@ def said(cells: pandas.DataFrame, metric: str) -> str:
     """
     rows = cells[cells["metric"] == metric]
     if rows["concurrency"].isna().all():
-        return ratio_text(rows.iloc[0])
+        return claims.ratio_text(rows.iloc[0])
     by_concurrency = rows.set_index("concurrency")
     return "\n".join(
-        ratio_text(by_concurrency.loc[concurrency]) if concurrency in by_concurrency.index else "–"
+        claims.ratio_text(by_concurrency.loc[concurrency]) if concurrency in by_concurrency.index else "–"
         for concurrency in end_concurrencies(cells)
     )
-
-
-def ratio_text(row) -> str:
-    def form(ratio: float) -> str:
-        return f"{ratio:.{3 if ratio < 0.1 else 2 if ratio < 10 else 1}f}"
-
-    ends = "" if math.isnan(row["low"]) else f" [{form(row['low'])}, {form(row['high'])}]"
-    return f"{form(row['ratio'])}×{ends}"
 
 
 def end_concurrencies(cells: pandas.DataFrame) -> list[int]:
@@ -133,16 +136,16 @@ def effects(matrix: pandas.DataFrame, labels: str = "") -> Styler:
 
 def same_draft(table: pandas.DataFrame) -> Styler:
     """One draft in sections 3 and 4, and what differs between the two (`decision_rules.same_draft`)."""
-    ends = [
-        tables.DASH if math.isnan(row.low) else f"[{row.low:.2f}, {row.high:.2f}]"
-        for row in table.itertuples(index=False)
-    ]
-    shown = table.assign(interval=ends, best=["best" if best else "" for best in table["best"]])
-    names = "host section arm concurrency ratio interval best prompts requests answer_tokens repeats engine"
+    shown = table.assign(
+        ratio=list(map(claims.ratio_text, table.itertuples())),
+        claim=[claims.words(row, "output_throughput") for row in table.itertuples()],
+        best=["best" if best else "" for best in table["best"]],
+    )
+    names = "host section arm concurrency ratio claim best prompts requests answer_tokens repeats engine"
     return tables.style(
         shown[names.split()],
         "One draft in two sections: multiples of the baseline, and what differs",
-        {"ratio": ("output throughput", "{:.2f}×"), "answer_tokens": ("answer (tokens)", "{:.0f}")},
+        {"ratio": ("output throughput", None), "answer_tokens": ("answer (tokens)", "{:.0f}")},
     )
 
 

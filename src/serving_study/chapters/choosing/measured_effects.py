@@ -6,7 +6,7 @@ import re
 import pandas
 
 from ... import files, paths
-from ...analysis import comparisons, verdicts
+from ...analysis import claims, comparisons, verdicts
 from ...chapters.kv_cache import prefixes, working_sets
 from ...results import certificates, old_cells, reference, store
 from ...servers.arm import COLUMNS
@@ -27,37 +27,38 @@ from .techniques import (
     effect_row,
 )
 
+CLAIMED = ("low", "high", "claim", "more_blocks", "margin")  # columns of `claims.compare` that an effect keeps
+
 
 def hosts_with_results(section: int, host: str) -> list[str]:
     return [host, *(name for name in store.measured_hosts(section) if name != host)]
 
 
 def measured_rows(host: str, section: int, basis: str) -> list[dict]:
-    """Effects of a host's newest cells, by `comparisons.compare`; section 4 has section 3's techniques."""
+    """Effects of a host's newest cells, by `claims.compare` of all arms of a model; section 4 has section 3's
+    techniques.
+    """
     frame = newest(host, section)
     if frame is None:
         return []
     outcomes, rows = frame.groupby(["arm", "concurrency"])["certificate"].agg(set), []
     for technique in (technique for technique in TECHNIQUES if technique.section == (3 if section == 4 else section)):
-        arms = by_arm(frame)
+        arms, models = by_arm(frame), frame["model"].fillna("")
         against = {arm: base for arm in arms if (base := technique.baseline(arm, arms))}
         for base in dict.fromkeys(against.values()):
-            again = [arm for arm, equal in comparisons.repeats(frame).items() if equal == base]
-            chosen = frame[frame["arm"].isin([base, *again, *(arm for arm in against if against[arm] == base)])]
+            # All of a model's arms, since the chapter makes claims of all of them.
+            of_model = frame[models == models[frame["arm"] == base].iloc[0]]
             for metric, column in OURS.items():
-                table = comparisons.compare(chosen, column, base)
-                few = comparisons.too_few_accepted(table.assign(ratio=better(table["ratio"], metric)), chosen)
+                table = claims.compare(of_model, column, base)
+                table = table[table["arm"].map(against) == base]
+                few = comparisons.too_few_accepted(table.assign(ratio=better(table["ratio"], metric)), of_model)
                 for row, rests_on_few in zip(table.itertuples(), few, strict=True):
-                    if row.arm in again:
-                        continue
                     both = outcomes[row.arm, row.concurrency] | outcomes[base, row.concurrency]
-                    at, of_arm = chosen[chosen["concurrency"] == row.concurrency], chosen[chosen["arm"] == row.arm]
+                    at, of_arm = frame[frame["concurrency"] == row.concurrency], frame[frame["arm"] == row.arm]
                     columns = _of_cells(technique, at[at["arm"] == row.arm], at[at["arm"] == base], column, of_arm)
                     columns["grounded"] = columns["grounded"] and not rests_on_few
                     if rests_on_few:
                         columns["labels"] = ", ".join(filter(None, [columns["labels"], FEW]))
-                    if columns["repeats"] > 1:
-                        columns |= {"low": row.low, "high": row.high}
                     rows.append(
                         effect_row(
                             technique,
@@ -68,7 +69,7 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
                             metric,
                             row.concurrency,
                             row.ratio,
-                            differs=row.differs,
+                            **{name: getattr(row, name) for name in CLAIMED},
                             certificate=_certificate(both),
                             section=section,
                             model=arms[row.arm]["model"],
@@ -224,6 +225,7 @@ def quantised_rows(host: str, basis: str) -> list[dict]:
                 row.ratio,
                 certificate=certificate,
                 section=7,
+                **{name: getattr(row, name) for name in CLAIMED},
                 **columns,
             )
         )

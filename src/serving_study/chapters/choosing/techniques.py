@@ -27,7 +27,9 @@ COLUMNS = [
     "ratio",
     "low",
     "high",
-    "differs",
+    "claim",
+    "more_blocks",
+    "margin",
     "certificate",
     "labels",
     "section",
@@ -124,5 +126,5 @@ def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio,
     """One row of `effects`; what is not given is missing."""
     row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
     missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
-    missing |= {"model": None, "control": False}
+    missing |= {"claim": None, "more_blocks": None, "margin": math.nan, "model": None, "control": False}
     return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | columns

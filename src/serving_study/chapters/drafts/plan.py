@@ -14,7 +14,8 @@ from ..speculation_plan import SpeculativeDecoding
 from . import drafts, eagle, recipe
 from .recipe import Distillation
 
-OF_DRAFT = {"output_tokens": 200, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}  # section 4's loads
+# Section 4's loads: the answers are long, and few end together.
+OF_DRAFT = {"output_tokens": 200, "output_spread": 0, "temperature": 0.0, "crossover_cells": 0, "dataset": "held-out"}
 
 
 def head(header: Distillation, *, say: Callable[[str], None] = print) -> drafts.Trained | None:
@@ -45,6 +46,10 @@ def of_draft(
         "concurrencies": wanted.concurrencies,
         "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies],
         "repeats": max(1, wanted.repeats),
+        "lives": wanted.lives,
+        "minutes": wanted.serve_minutes,
+        "margin": wanted.margin,
+        "twins": wanted.twins,
         "seed": wanted.seed,
     }
     poor = (

@@ -120,8 +120,16 @@ class Distillation(Parameters):
         json_schema_extra={"allowed": "whole numbers of 1 or more, each once"},
     )
     repeats: NotNegative = Field(
-        3, description="how often each of these cells is measured; 0: the target is not served"
+        6, description="blocks: each measures every cell once; at least so many; 0: the target is not served"
     )
+    lives: Positive = Field(2, description="in at least so many lives of each arm's servers")
+    serve_minutes: Annotated[Number, Field(ge=0)] = Field(
+        15, description="then blocks go on for what is not decided, until so many are spent"
+    )
+    margin: Annotated[Number, Field(gt=0, le=0.5)] = Field(
+        0.03, description="arms whose ratio certainly lies so near to 1 are equal"
+    )
+    twins: NotNegative = Field(2, description="times that the target alone is measured again, under other names")
     seed: Whole = Field(42, description="of everything that is drawn")
     fresh: bool = Field(False, description="whether to train again what stands already")
 
@@ -139,7 +147,7 @@ class Distillation(Parameters):
 
 NOT_DECISIVE = {
     *("host", "fresh", "checkpoint_s", "evaluations", "name", "methods"),
-    *("ks", "truncated", "concurrencies", "repeats"),
+    *("ks", "truncated", "concurrencies", "repeats", "lives", "serve_minutes", "margin", "twins"),
 }
 DECISIVE = tuple(name for name in Distillation.model_fields if name not in NOT_DECISIVE)
 

@@ -8,7 +8,7 @@ import math
 import pandas
 from pandas.io.formats.style import Styler
 
-from ...analysis import comparisons, tables
+from ...analysis import claims, comparisons, tables
 from ...models.checkpoints import Model
 from ...servers.arm import TRUNCATED
 from ...theory import speculation
@@ -69,8 +69,8 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
 
     `rate` is the server's acceptance rate, `predicted_rate` that of held-out answers. `cost` is a draft pass in target
     passes by bytes, `measured_cost` what a proposal adds to a step: drafting, checking, and the engine's work for them.
-    `speedup` is the baseline's median TPOT over the arm's, with its interval `low`, `high` (`comparisons.compare`),
-    `predicted` the formula's with `cost`."""
+    `speedup` is the baseline's median TPOT over the arm's, with `low`, `high`, `claim`, `more_blocks` and `margin` as
+    `claims.compare` has them, `predicted` the formula's with `cost`."""
     columns = [
         "arm",
         "distinction",
@@ -83,7 +83,9 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
         "speedup",
         "low",
         "high",
-        "differs",
+        "claim",
+        "more_blocks",
+        "margin",
     ]
     if frame.empty:
         return pandas.DataFrame(columns=columns)
@@ -91,7 +93,8 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
     rates = comparisons.summary(lowest, "acceptance_rate").set_index("arm")["mean"]
     rounds = comparisons.rounds(lowest, "baseline").set_index("arm")
     rows, arms = [], lowest.drop_duplicates("arm").set_index("arm")
-    for comparison in comparisons.compare(lowest, "median_tpot_ms", "baseline").itertuples():
+    speedups = claims.inverted(claims.compare(frame, "median_tpot_ms", "baseline"))
+    for comparison in speedups[speedups["concurrency"] == frame["concurrency"].min()].itertuples():
         technique, k, distinction = arms.loc[comparison.arm, ["technique", "k", "distinction"]]
         cut = distinction == TRUNCATED
         known = technique == "draft" and (cut or pandas.isna(distinction))
@@ -116,17 +119,15 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
             row
             | {
                 "predicted": held_out["tokens_a_round"] / (1 + k * cost) if held_out else math.nan,
-                "speedup": 1 / comparison.ratio,
-                "low": 1 / comparison.high,
-                "high": 1 / comparison.low,
-                "differs": comparison.differs,
+                "speedup": comparison.ratio,
+                **{name: getattr(comparison, name) for name in ("low", "high", "claim", "more_blocks", "margin")},
             }
         )
     return pandas.DataFrame(rows, columns=columns)
 
 
 def served_table(table: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
-    """`served` as it is shown; an interval that holds 1 claims nothing."""
+    """`served` as it is shown, each speed-up with its interval and what is claimed of it."""
     columns = {
         "rate, predicted": "predicted_rate",
         "counted": "rate",
@@ -136,7 +137,8 @@ def served_table(table: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
     }
     shown = table[["arm"]].assign(
         **{name: table[column] for name, column in columns.items()},
-        **{"of TPOT, measured": [_interval(row) for row in table.itertuples()]},
+        **{"of TPOT, measured": [claims.ratio_text(row) for row in _ratios(table).itertuples()]},
+        claim=[claims.words(row, claims.SPEEDUP) for row in table.itertuples()],
     )
     formats = dict.fromkeys(list(columns)[:-1], "{:.3f}") | {"speed-up, predicted": "{:.2f}×"}
     return tables.style(
@@ -146,25 +148,25 @@ def served_table(table: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
     )
 
 
-def _interval(row) -> str:
-    return f"{row.speedup:.2f}×" + ("" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})")
+def _ratios(speedups: pandas.DataFrame) -> pandas.DataFrame:
+    return speedups.rename(columns={"speedup": "ratio"})
 
 
 def finding(speedups: pandas.DataFrame, frame: pandas.DataFrame) -> str:
-    """`served` in sentences; a speed-up that noise can explain is none."""
+    """`served` in sentences: how many of the drafts' speed-ups have which claim, and the best of each kind of draft."""
     if speedups.empty:
         return "The target was not served with its draft here."
-    words = []
-    for untrained, rows in speedups.groupby(speedups["distinction"] == TRUNCATED):
-        best = rows.loc[rows["speedup"].idxmax()]
+    words = [f"of {len(speedups)} comparisons, {claims.counted(speedups, claims.SPEEDUP)}"]
+    for untrained, rows in _ratios(speedups).groupby(speedups["distinction"] == TRUNCATED):
+        best = rows.loc[rows["ratio"].idxmax()]
         whose = (
             "the target's first layers, as a draft, have"
             if untrained
             else f"the trained draft, at its best k of {best['k']}, has"
         )
         words.append(
-            f"{whose} {best['rate']:.0%} of the proposals kept, and tokens come "
-            f"{comparisons.words(best['speedup'], best['low'], best['high'], best['differs'], 'as fast')}"
+            f"{whose} {best['rate']:.0%} of the proposals kept, and tokens come {claims.ratio_text(best)} as fast, "
+            f"{claims.words(best, claims.SPEEDUP)}"
         )
     return f"One request at a time ({tables.labels(frame)}), against no speculation: {'; '.join(words)}."
 

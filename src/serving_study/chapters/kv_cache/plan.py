@@ -12,10 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
+import pandas
 from pydantic import Field, model_validator
 
+from ...analysis import claims
 from ...chapters import plans
-from ...chapters.parameters import PORT, Above0, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
+from ...chapters.parameters import PORT, Above0, Number, Once, Port, Positive, Share, Weights, Whole
 from ...engines.lmcache import in_process_variables
 from ...engines.process import CACHE_SERVER, Process
 from ...environments import Environment
@@ -51,7 +53,9 @@ CPU = {
     "concurrency": 2,
     "prompts": 8,
     "output_tokens": 4,
-    "repeats": 1,
+    "repeats": 4,
+    "lives": 2,
+    "minutes": 15,
     "quantised": False,
     "tiers": [
         "device-only",
@@ -78,7 +82,9 @@ GPU = {
     "concurrency": 8,
     "prompts": 32,
     "output_tokens": 16,
-    "repeats": 3,
+    "repeats": 6,
+    "lives": 2,
+    "minutes": 60,
     "quantised": True,
     "tiers": ["device-only", "cpu-offload", "lmcache-cpu", "lmcache-disk", "lmcache-cpu-disk", "fp8-cpu-offload"],
     "tier_prefix": 4096,
@@ -90,7 +96,7 @@ GPU = {
 }
 
 
-class KvCache(Parameters):
+class KvCache(plans.InBlocks):
     """Section 7's parameters."""
 
     section = 7
@@ -119,8 +125,6 @@ class KvCache(Parameters):
     output_tokens: Annotated[Whole, Field(ge=4)] | None = Field(
         None, description="length of every answer under concurrency"
     )
-    repeats: Positive | None = Field(None, description="how often each cell is measured")
-    controls: bool = Field(True, description="the prefix cache once more, for the noise floor")
     quantised: bool | None = Field(None, description="a cache of 8-bit numbers; None: on a GPU")
     tiers: Annotated[list[Literal[*TIERS]], Once] | None = Field(
         None,
@@ -229,13 +233,21 @@ def plan(wanted: KvCache, host: Host, *, dry: bool = False, say: Callable[[str],
         environment,
         tuple(made),
         used,
-        wanted.repeats,
-        plans.resolved(wanted, host),
-        wanted.seed,
-        wanted.port,
-        (*notes, *plans.notes(environment), *_page_cache(wanted, host, made)),
-        only,
+        parameters=plans.resolved(wanted, host),
+        seed=wanted.seed,
+        port=wanted.port,
+        notes=(*notes, *plans.notes(environment), *_page_cache(wanted, host, made)),
+        only=only,
+        **plans.in_blocks(wanted, host, decisions),
     )
+
+
+def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """What the cells decide about the rate of requests: with and without a prefix cache, and with and without a tier
+    below a small one.
+    """
+    rate, tiers = "request_throughput", frame["arm"].isin(TIERS)
+    return pandas.concat([claims.decisions(frame[~tiers], rate, CACHED), claims.decisions(frame[tiers], rate, DEVICE)])
 
 
 def _page_cache(wanted: KvCache, host: Host, made: list[Arm]) -> list[str]:
@@ -313,7 +325,7 @@ def _prefix_arms(wanted: KvCache, host: Host, model: Model) -> list[Arm]:
     made = [cached, cached.variant(name=CONTROL, options=options | {"enable_prefix_caching": False}, technique="none")]
     if wanted.quantised:
         made.append(cached.variant(name=QUANTISED, options=options | {"kv_cache_dtype": "fp8"}))
-    return made + ([again(cached)] if wanted.controls else [])
+    return made + [again(cached, number) for number in range(1, wanted.twins + 1)]
 
 
 def _tier_arms(wanted: KvCache, host: Host, model: Model, environment: Environment) -> list[Arm]:

@@ -3,8 +3,6 @@
 >>> prefix_figures.gains_figure(results.frame())               # doctest: +SKIP
 """
 
-import math
-
 import pandas
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
@@ -85,11 +83,11 @@ def sequence_figure(frame: pandas.DataFrame) -> Figure:
 
 def gains_figure(frame: pandas.DataFrame, arm: str = CACHED) -> Figure:
     """Gain in requests a second and in TTFT over the measured hit rate, one line a prefix length, with the interval
-    over repeats.
+    of each.
     """
     table = gains(frame, arm).sort_values(["prefix_tokens", "hit_rate"])
     table = table.assign(prefix=[f"prefix of {length:,} tokens" for length in table["prefix_tokens"]])
-    of_ttft = table.assign(gain=table["ttft_gain"], low=math.nan, high=math.nan)
+    of_ttft = table.assign(gain=table["ttft_gain"], low=table["ttft_low"], high=table["ttft_high"])
     names = {"requests a second": table, "median TTFT": of_ttft}
     rows = pandas.concat([part.assign(of=name) for name, part in names.items()], ignore_index=True)
     grid = drawing.lines(rows, "hit_rate", "gain", "prefix", "of", height=3.1)

@@ -7,7 +7,7 @@ import math
 
 import pandas
 
-from ...analysis import comparisons, tables
+from ...analysis import claims, tables
 from . import prefixes, working_sets
 
 
@@ -42,27 +42,23 @@ def finding(frame: pandas.DataFrame, where: str = "On this host") -> str:
     words, arms = [], prefixes.sequence(frame).set_index("arm")
     if prefixes.CACHED in arms.index and prefixes.CONTROL in arms.index:
         row, control = arms.loc[prefixes.CACHED], arms.loc[prefixes.CONTROL]
-        longer = comparisons.words(row["gain"], row["low"], row["high"], True, "as long as one that finds it")
+        longer = f"{claims.ratio_text(row.rename({'gain': 'ratio'}))} as long as one that finds it"
         words.append(
             f"a request that computes a prefix of {int(row['prefix_tokens']):,} tokens waits for its first token "
             f"{longer} (medians of {row['computed']:.0f} and {row['later']:.0f} requests); without the cache the first "
             f"waits {control['gain']:.2f} times as long as those behind it"
         )
     if len(table := prefixes.gains(frame)):
-        best, _ = comparisons.extremes(table.rename(columns={"gain": "ratio"}).assign(arm=prefixes.CACHED))
+        metric = "request_throughput"
+        words.append(f"of {len(table)} loads, requests a second are {claims.counted(table, metric)}")
+        best, _ = claims.extremes(table.rename(columns={"gain": "ratio"}))
         if best is not None:
-            many = comparisons.words(best["ratio"], best["low"], best["high"], best["differs"], "the requests")
             words.append(
-                f"at a hit rate of {best['hit_rate']:.0%} (prefix of {best['prefix_tokens']:,.0f} tokens) a server "
-                f"answers {many}, the most of {len(table)} loads"
+                f"the largest gain is at a hit rate of {best['hit_rate']:.0%} (prefix of "
+                f"{best['prefix_tokens']:,.0f} tokens), {claims.ratio_text(best)}: {claims.words(best, metric)}"
             )
-        elif table["differs"].isna().all():
-            words.append(
-                f"a server answers {table['gain'].min():.2f} to {table['gain'].max():.2f} times the requests over "
-                f"{len(table)} loads, single draws with nothing beside them that bounds the noise"
-            )
-        else:
-            words.append(f"under none of {len(table)} loads does a server certainly answer more requests")
+        elif table["low"].isna().all():
+            words.append("nothing bounds the noise there, with neither a twin nor a second life")
     sources = working_sets.by_source(frame)
     for row in sources[(sources["source"] == "external") & sources["against_recompute"].notna()].itertuples():
         words.append(f"{row.arm} gives a prefix back {row.against_recompute:.2f} times as soon as computing it")

@@ -3,11 +3,10 @@
 >>> prefix_views.gains_table(results.frame())                  # doctest: +SKIP
 """
 
-import numpy as np
 import pandas
 from pandas.io.formats.style import Styler
 
-from ...analysis import tables, verdicts
+from ...analysis import claims, tables, verdicts
 from ...hardware import prices
 from ...measure import mechanisms
 from . import costs
@@ -19,6 +18,7 @@ from .prefixes import (
     SHARED,
     SOURCES,
     gains,
+    predicted,
     published,
     quantised,
     requests,
@@ -46,6 +46,12 @@ def _proof(cell: dict) -> str:
     """The evidence of what a stored cell is about: its cache's hits, or that the caches were cold."""
     telling = "mechanism" if mechanisms.of(cell["technique"]).about_cache else "cold caches"
     return next(check["evidence"] for check in cell["certificate"]["checks"] if check["name"] == telling)
+
+
+def predicted_table(plan) -> Styler:
+    """What arithmetic says of a plan's host before anything runs."""
+    caption = f"Predicted for this host, not measured ({plan.host.name})"
+    return tables.style(predicted(plan), caption, {"value": "{:,.1f}"})
 
 
 def sequence_table(frame: pandas.DataFrame, plan=None) -> Styler:
@@ -112,10 +118,16 @@ def requests_table(frame: pandas.DataFrame) -> Styler:
 
 
 def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: float | None = None) -> Styler:
-    """Hit rate and gain by prefix and share; with a price, what a thousand requests cost with the arm and without."""
+    """Hit rate, gain and what is claimed of it, by prefix and share; with a price, what a thousand requests cost with
+    the arm and without.
+    """
     table = gains(frame, arm)
-    shown = table.drop(columns=["request_throughput", "control_request_throughput", "differs"])
-    shown["floor"] = np.exp(shown["floor"])
+    of_ttft = table.rename(columns={"ttft_gain": "ratio"})[["ratio", "ttft_low", "ttft_high"]]
+    of_ttft = of_ttft.rename(columns={"ttft_low": "low", "ttft_high": "high"})
+    shown = table[["prefix_tokens", "share", "concurrency", "hit_rate", "gain", "low", "high"]].assign(
+        claim=[claims.words(row, "request_throughput") for row in table.itertuples()],
+        ttft_gain=[claims.ratio_text(row) for row in of_ttft.itertuples()],
+    )
     if price_per_hour:
         price = costs.price_of(frame["host"].iloc[0], price_per_hour)
         shown["USD a thousand requests"] = table["request_throughput"].map(price.per_thousand)
@@ -125,7 +137,7 @@ def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: floa
         f"{arm} against {CONTROL}: requests a second, and median TTFT ({tables.labels(frame)})",
         LOAD
         | GAIN
-        | {"floor": "{:.3f}×", "ttft_gain": ("TTFT gain", "{:.2f}×")}
+        | {"ttft_gain": ("TTFT gain", None)}
         | dict.fromkeys(("USD a thousand requests", "without"), "{:.4f}"),
     )
 
@@ -176,14 +188,21 @@ def instances_table() -> Styler:
 def quantised_table(frame: pandas.DataFrame, starts: pandas.DataFrame) -> Styler:
     """`quantised` as it is shown: counts whole, times and rates to two places."""
     table = quantised(frame, starts)
+    said = [
+        claims.words(row, row.what.split(",")[0]) if isinstance(row.claim, str) else tables.DASH
+        for row in table.itertuples()
+    ]
     shown = table.assign(
         **{
             side: [f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" for value in table[side]]
             for side in ("own", "fp8")
-        }
+        },
+        ratio=list(map(claims.ratio_text, table.itertuples())),
+        claim=said,
     )
     return tables.style(
-        shown, f"A KV cache of 8-bit numbers beside the model's own ({tables.labels(frame)})", {"ratio": "{:.2f}×"}
+        shown[["what", "own", "fp8", "ratio", "claim"]],
+        f"A KV cache of 8-bit numbers beside the model's own ({tables.labels(frame)})",
     )
 
 

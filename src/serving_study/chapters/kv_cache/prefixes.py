@@ -13,7 +13,7 @@ import math
 import pandas
 
 from ... import paths
-from ...analysis import comparisons, host_tables
+from ...analysis import claims, comparisons, host_tables
 from ...engines import base
 from ...errors import StudyError
 from ...hardware import ceilings
@@ -46,8 +46,8 @@ REQUESTS = [
 OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
 REFERENCE_PREFIX = 3001
 GAINS = (
-    "prefix_tokens share concurrency hit_rate request_throughput control_request_throughput gain low high floor "
-    "differs ttft_gain"
+    "prefix_tokens share concurrency hit_rate request_throughput control_request_throughput gain low high claim "
+    "blocks more_blocks margin ttft_gain ttft_low ttft_high"
 ).split()
 SEQUENCE = "arm prefix_tokens computed later cold_ms warm_ms gain low high cold_hits warm_hits".split()
 
@@ -180,7 +180,8 @@ def gains(
     frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, metric: str = "request_throughput"
 ) -> pandas.DataFrame:
     """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the
-    arm), `gain` with `low`, `high`, `floor` and `differs` as `comparisons.compare` has them, and `ttft_gain`.
+    arm), `gain` with `low`, `high`, `claim`, `blocks`, `more_blocks` and `margin` as `claims.compare` has them, and
+    `ttft_gain` with `ttft_low` and `ttft_high`.
     """
     cells = shared_loads(frame)
     if not {arm, control} <= set(cells["arm"]):
@@ -192,14 +193,14 @@ def gains(
         hit_rate=("hit_rate", "mean"),
         request_throughput=("request_throughput", "mean"),
     )
-    table = comparisons.of_arm(cells, metric, arm, control, by="load")
-    ttft = comparisons.of_arm(cells, "median_ttft_ms", control, arm, by="load")
+    table = claims.of_arm(cells, metric, arm, control, by="load")
+    ttft = claims.inverted(claims.of_arm(cells, "median_ttft_ms", arm, control, by="load"))
     own, against = loads.loc[arm].loc[table.index], loads.loc[control].loc[table.index]
     table = own.assign(
         gain=table["ratio"],
-        **{name: table[name] for name in ("low", "high", "floor", "differs")},
+        **{name: table[name] for name in ("low", "high", "claim", "blocks", "more_blocks", "margin")},
         control_request_throughput=against["request_throughput"],
-        ttft_gain=ttft["ratio"],
+        **{f"ttft_{name}": ttft[column] for name, column in (("gain", "ratio"), ("low", "low"), ("high", "high"))},
     )
     table["prefix_tokens"] = table["prefix_tokens"].astype(int)
     return table.sort_values(["prefix_tokens", "share"]).reset_index(drop=True)[GAINS]
@@ -233,20 +234,27 @@ def predicted(plan) -> pandas.DataFrame:
 
 
 def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataFrame:
-    """The cache of 8-bit numbers against the model's own: `what`, `own`, `fp8`, `ratio`.
+    """The cache of 8-bit numbers against the model's own: `what`, `own`, `fp8`, `ratio`, and of what was measured under
+    load, all loads together, `low`, `high`, `claim`, `more_blocks` and `margin` as `claims.compare` has them.
 
     Empty where it was not measured.
     """
+    claimed = ["low", "high", "claim", "more_blocks", "margin"]
     sizes, rows = starts.set_index("arm"), []
     if QUANTISED not in set(frame["arm"]) or CACHED not in set(frame["arm"]):
-        return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio"])
+        return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio", *claimed])
     for what in ("kv_cache_tokens", "max_concurrency"):
-        rows.append({"what": what, "own": sizes[what].get(CACHED), "fp8": sizes[what].get(QUANTISED)})
+        own, fp8 = (sizes[what].get(arm) for arm in (CACHED, QUANTISED))
+        rows.append({"what": what, "own": own, "fp8": fp8, "ratio": fp8 / own})
     cells = shared_loads(frame)
+    # A load is a block here: its ratio is taken within it, and so is each repeat's.
+    blocks = cells.assign(repeat=cells["load"] + "/" + cells["repeat"].astype(str), loads=SHARED)
     for metric in ("request_throughput", "median_ttft_ms", "median_tpot_ms"):
-        means = cells.groupby(["arm", "load"])[metric].mean()
-        pairs = means.unstack("arm").reindex(columns=[CACHED, QUANTISED]).dropna()
-        if len(pairs):
-            own, fp8 = (comparisons.interval(pairs[arm])[0] for arm in pairs)
-            rows.append({"what": f"{metric}, geometric mean over loads", "own": own, "fp8": fp8})
-    return pandas.DataFrame(rows).assign(ratio=lambda table: table["fp8"] / table["own"])
+        table = claims.of_arm(blocks, metric, QUANTISED, CACHED, by="loads") if CACHED in set(cells["arm"]) else ()
+        if len(table):
+            means = cells.groupby(["arm", "load"])[metric].mean().unstack("arm").dropna(subset=[CACHED, QUANTISED])
+            own = comparisons.interval(means[CACHED])[0]
+            row = table.iloc[0]
+            figures = {"own": own, "fp8": own * row["ratio"], "ratio": row["ratio"]}
+            rows.append({"what": f"{metric}, geometric mean over loads"} | figures | row[claimed].to_dict())
+    return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio", *claimed])

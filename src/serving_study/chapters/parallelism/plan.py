@@ -9,8 +9,10 @@ start can refuse (weights that do not fit) is started, and its failure is a resu
 from collections.abc import Callable
 from typing import Self
 
+import pandas
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ...analysis import claims
 from ...chapters import parameters, plans
 from ...chapters.parameters import (
     Positive,
@@ -43,7 +45,9 @@ CPU = {
     "concurrencies": [1, 2, 4],
     "prompts": [4, 8, 16],
     "output_tokens": 12,
-    "repeats": 1,
+    "repeats": 6,
+    "lives": 2,
+    "minutes": 12,
     "temperature": 0.0,
     "max_model_len": 2048,
     "max_num_seqs": 16,
@@ -52,7 +56,9 @@ CPU = {
 GPU = {
     "concurrencies": [1, 8, 32, 128],
     "prompts": [8, 24, 128, 256],
-    "repeats": 2,
+    "repeats": 6,
+    "lives": 2,
+    "minutes": 60,
     "max_model_len": 4096,
     "max_num_seqs": 128,
     "enforce_eager": False,
@@ -100,7 +106,6 @@ class Parallelism(plans.Loaded):
         None, description='a list of {"model": …, "tp": 2, …}; None: the profile\'s'
     )
     nodes: Positive = Field(1, description="machines of a Ray cluster that an arm may span")
-    control: bool = Field(True, description="the first arm once more at the end, for the noise floor")
     dataset: str = Field("auto", description="sharegpt, own, a file; auto: what is reachable")
     max_num_seqs: Positive | None = Field(None, description="most requests that one copy runs at once")
     kv_cache_gib: Positive = Field(1, description="CPU: memory for the KV cache of a rank")
@@ -143,8 +148,8 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
     models, notes = _models(wanted, None if dry and not environment.vllm else environment, say)
     ranks = _most_ranks(wanted, host)
     made = [_arm(setting, models[setting["model"]], wanted, host, environment, ranks) for setting in wanted.arms]
-    first = next((arm for arm in made if not arm.unsupported), None) if wanted.control else None
-    made += [again(first)] if first else []
+    first = next((arm for arm in made if not arm.unsupported), None)
+    made += [again(first, number) for number in range(1, wanted.twins + 1)] if first else []
     loads = plans.loads(wanted, host, environment, dry, say)
     return Plan(
         SECTION,
@@ -152,12 +157,18 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
         environment,
         tuple(made),
         loads,
-        wanted.repeats,
-        plans.resolved(wanted, host),
-        wanted.seed,
-        wanted.port,
-        (*notes, *plans.notes(environment), *plans.data_notes(loads)),
+        parameters=plans.resolved(wanted, host),
+        seed=wanted.seed,
+        port=wanted.port,
+        notes=(*notes, *plans.notes(environment), *plans.data_notes(loads)),
+        **plans.in_blocks(wanted, host, decisions),
     )
+
+
+def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """What the cells decide about output throughput against the first arm of the same model."""
+    models = [cells for _, cells in frame.groupby("model", sort=False)]
+    return pandas.concat([claims.decisions(cells, "output_throughput", cells["arm"].iloc[0]) for cells in models])
 
 
 def name_of(setting: dict) -> str:

@@ -9,7 +9,7 @@ import pandas
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ...analysis import comparisons, drawing, host_tables, tables, verdicts
+from ...analysis import claims, comparisons, drawing, host_tables, tables, verdicts
 from ...hardware import links
 from ...results import old_cells, reference
 from ...theory import predictions
@@ -58,7 +58,7 @@ def reference_memory(host: str) -> Styler:
 
 
 def throughput(frame: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Styler:
-    """Arms down, concurrencies across: the mean, and in brackets the multiple of the arm with the fewest GPUs."""
+    """Arms down, concurrencies across: the mean, the multiple of the arm with the fewest GPUs, and what is claimed."""
     rows, arms = [], splits.by_arm(frame)
     for _, model_cells in splits.groups(frame).items():
         texts = tables.multiples(model_cells, metric, splits.baseline(model_cells))
@@ -97,11 +97,20 @@ def latencies(frame: pandas.DataFrame, metric: str, parts: tuple[str, ...] = ("m
 
 
 def pipelines(frame: pandas.DataFrame) -> Styler:
-    """The table of `pairs`."""
+    """The table of `pairs`, each ratio with its interval."""
+    table = splits.pairs(frame)
+    shown = table[["model", "GPUs", "concurrency"]].copy()
+    for label in ("throughput", "TPOT", "TTFT p99"):
+        if label in table:
+            ends = {label: "ratio", f"{label}, low": "low", f"{label}, high": "high"}
+            rows = table[list(ends)].rename(columns=ends).astype(float)
+            shown[label] = [
+                tables.DASH if math.isnan(row.ratio) else claims.ratio_text(row) for row in rows.itertuples()
+            ]
     return tables.style(
-        splits.pairs(frame),
+        shown,
         f"A pipeline over tensor parallelism, at equal {splits.places(frame)}: ratios ({tables.labels(frame)})",
-        {"GPUs": (splits.places(frame), None)} | dict.fromkeys(("throughput", "TPOT", "TTFT p99"), "{:.2f}×"),
+        {"GPUs": (splits.places(frame), None)},
     )
 
 
@@ -139,7 +148,8 @@ def predictions_table(cells: pandas.DataFrame) -> Styler:
 
 
 def compared(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> Styler:
-    """Multiples of the model's arm with the fewest GPUs by host: this one, the published ones, the reference study.
+    """Multiples of the model's arm with the fewest GPUs, with their intervals, by host: this one, the published ones,
+    the reference study.
 
     An arm down, a concurrency across.
     """
@@ -148,20 +158,20 @@ def compared(cells: pandas.DataFrame, metric: str = "total_token_throughput") ->
     for frame in frames:
         multiples = splits.efficiency(frame, metric)
         for (name, arm), arm_multiples in multiples.groupby(["model", "arm"], sort=False):
-            ratios = arm_multiples.set_index("concurrency")["multiple"]
+            rows_of_arm = arm_multiples.rename(columns={"multiple": "ratio"}).itertuples()
+            ratios = {int(row.concurrency): claims.ratio_text(row) for row in rows_of_arm}
             rows.append(
                 {
                     "host": frame["host"].iloc[0],
                     "arm": arm,
                     "against": splits.baseline(splits.groups(frame)[name]),
                 }
-                | {str(concurrency): ratios.get(concurrency, math.nan) for concurrency in columns}
+                | {str(concurrency): ratios.get(concurrency, tables.DASH) for concurrency in columns}
             )
     return tables.style(
         pandas.DataFrame(rows),
         f"Multiples of {tables.METRIC_NAMES[metric]} by concurrency and host "
         f"({'; '.join(dict.fromkeys(map(tables.labels, frames)))})",
-        {str(concurrency): "{:.2f}×" for concurrency in columns},
     )
 
 

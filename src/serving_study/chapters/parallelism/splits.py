@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import pandas
 
 from ... import files, paths
-from ...analysis import comparisons, host_tables, tables, verdicts
+from ...analysis import claims, comparisons, host_tables, tables, verdicts
 from ...errors import HostError, ModelError, ParameterError
 from ...hardware import ceilings, hosts, prices
 from ...models import checkpoints, shapes
@@ -100,7 +100,7 @@ def groups(frame: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
 
 
 def first_model(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The cells of the model whose smallest arm was measured again, which alone has a noise floor."""
+    """The cells of the model whose smallest arm was measured again, which alone has something that bounds its noise."""
     arms = by_arm(frame)
     return groups(frame)[arms[next(iter(comparisons.repeats(frame)), next(iter(arms)))].group]
 
@@ -195,7 +195,7 @@ def verdicts_by_model(
 
 def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
     """Pipelines over tensor parallelism at equal GPUs: `model`, `GPUs`, `concurrency` and the ratio (PP over TP) of
-    throughput, TPOT, and TTFT's p99.
+    throughput, TPOT, and TTFT's p99, with the ends of their intervals (`TPOT, low`, `TPOT, high`).
     """
     metrics = {"total_token_throughput": "throughput", "median_tpot_ms": "TPOT", "p99_ttft_ms": "TTFT p99"}
     metrics = {name: label for name, label in metrics.items() if name in frame}
@@ -213,22 +213,28 @@ def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
             ):
                 continue
             ratios = pandas.DataFrame(
-                {label: comparisons.of_arm(frame, name, pipeline, tensor)["ratio"] for name, label in metrics.items()},
+                {
+                    label: claims.of_arm(frame, name, pipeline, tensor)[column]
+                    for name, shown in metrics.items()
+                    for column, label in (("ratio", shown), ("low", f"{shown}, low"), ("high", f"{shown}, high"))
+                },
                 index=sorted(frame["concurrency"].unique()),
             )
             parts.append(ratios.rename_axis("concurrency").reset_index().assign(model=split.group, GPUs=split.gpus))
-    columns = ["model", "GPUs", "concurrency", *metrics.values()]
+    ends = [f"{label}{end}" for label in metrics.values() for end in ("", ", low", ", high")]
+    columns = ["model", "GPUs", "concurrency", *ends]
     return pandas.concat(parts, ignore_index=True)[columns] if parts else pandas.DataFrame(columns=columns)
 
 
 def efficiency(frame: pandas.DataFrame, metric: str = THROUGHPUT) -> pandas.DataFrame:
     """`model`, `arm`, `gpus` (over those of the baseline), `concurrency`, `multiple` with the interval's ends `low` and
-    `high`, and `efficiency` = multiple / gpus.
+    `high`, its `claim` with `more_blocks` and `margin`, and `efficiency` = multiple / gpus.
     """
-    columns, parts = ["model", "arm", "gpus", "concurrency", "multiple", "low", "high", "efficiency"], []
+    columns = ["model", "arm", "gpus", "concurrency", "multiple", "low", "high", "claim", "more_blocks", "margin"]
+    columns, parts = [*columns, "efficiency"], []
     for name, model_cells in groups(frame).items():
         first, gpus = baseline(model_cells), {arm: split.gpus for arm, split in by_arm(model_cells).items()}
-        table = comparisons.without_repeats(comparisons.compare(model_cells, metric, first))
+        table = comparisons.without_repeats(claims.compare(model_cells, metric, first))
         more = table["arm"].map(gpus) / gpus[first]
         parts.append(
             table.assign(model=name, gpus=more, multiple=table["ratio"], efficiency=table["ratio"] / more)[columns]
@@ -357,6 +363,8 @@ def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> p
                 "concurrency": int(row.concurrency),
                 "source": "measured",
                 "value": row.multiple,
+                "low": row.low,
+                "high": row.high,
                 "labels": comparisons.kinds(model_cells[model_cells["arm"] == row.arm]),
             }
             for row in measured.itertuples()
@@ -372,10 +380,11 @@ def beside(cells: pandas.DataFrame, metric: str = "total_token_throughput") -> p
             for (arm, concurrency), value in expected.items()
             if arm != first and (first, concurrency) in expected
         ]
+        columns = list(dict.fromkeys([*theirs.columns, "low", "high"]))
         if len(expected):
             theirs = theirs[theirs["source"] != "predicted"]
     frame = (
-        pandas.concat([theirs, pandas.DataFrame(rows, columns=theirs.columns)], ignore_index=True)
+        pandas.concat([theirs, pandas.DataFrame(rows, columns=columns)], ignore_index=True)
         if rows
         else theirs.reset_index(drop=True)
     )
@@ -435,27 +444,34 @@ def figures(cells: pandas.DataFrame) -> dict[str, float]:
 
 
 def finding(cells: pandas.DataFrame) -> str:
-    """One sentence a model: which of the arms with most GPUs makes most tokens at the lowest and at the highest
-    concurrency; none inside the noise floor.
+    """A sentence a model: how many comparisons with its smallest arm have which claim, and whether, at the lowest and
+    at the highest concurrency, the arm with most GPUs that makes most tokens is decided to be faster than the next.
     """
     said = []
     for name, model_cells in groups(cells).items():
+        multiples = efficiency(model_cells)
+        if multiples.empty:
+            continue
+        counts = claims.counted(multiples, THROUGHPUT)
+        text = f"{name}: of {len(multiples)} comparisons with `{baseline(model_cells)}`, {counts}"
         gpus = model_cells["arm"].map({arm: split.gpus for arm, split in by_arm(model_cells).items()})
         most = int(gpus.max())
-        largest = model_cells[gpus == most]
-        means = comparisons.summary(largest, THROUGHPUT)
-        if len(set(means["arm"])) < 2:
-            continue
+        means = comparisons.summary(comparisons.without_repeats(model_cells[gpus == most]), THROUGHPUT)
         best = []
-        for concurrency in (means["concurrency"].min(), means["concurrency"].max()):
-            first, second, *_ = means[means["concurrency"] == concurrency].nlargest(2, "mean").itertuples()
-            clear = comparisons.of_arm(model_cells, THROUGHPUT, first.arm, second.arm)["differs"][concurrency]
-            best.append(f"{f'`{first.arm}`' if clear else 'none certainly'} at concurrency {int(concurrency)}")
-        said.append(f"{name} with {most} {places(cells)}: most output tokens with {best[0]}, {best[1]}")
+        for concurrency in dict.fromkeys([means["concurrency"].min(), means["concurrency"].max()]):
+            largest = means[means["concurrency"] == concurrency].nlargest(2, "mean")["arm"].tolist()
+            if len(largest) < 2:
+                continue
+            row = claims.of_arm(model_cells, THROUGHPUT, *largest).loc[concurrency]
+            best.append(
+                f"at concurrency {int(concurrency)} `{largest[0]}` is against `{largest[1]}` "
+                f"{claims.ratio_text(row)}, {claims.words(row, THROUGHPUT)}"
+            )
+        said.append("; ".join([text, *([f"with {most} {places(cells)}, {', '.join(best)}"] if best else [])]))
     return (
-        "; ".join(said) + f" ({tables.labels(cells)})."
+        f"Output throughput ({tables.labels(cells)}). " + ". ".join(said) + "."
         if said
-        else f"No two arms of equal size have certified figures ({tables.labels(cells)})."
+        else f"There is nothing to compare yet ({tables.labels(cells)})."
     )
 
 
