@@ -54,7 +54,7 @@ else
 	@.venv/harness/bin/python -m pytest $(ARGS)
 endif
 
-bench: setup  ## compare with `vllm bench sweep` over the same arms and cells
+bench: setup  ## compare with `vllm bench sweep` over the same arms and minutes: intervals, and what is said of equal arms
 	@.venv/harness/bin/python benchmarks/against_bench_sweep.py $(ARGS)
 
 LINTED := src tests benchmarks book/_ext data/prompts notebooks
