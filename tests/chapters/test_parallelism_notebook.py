@@ -18,7 +18,7 @@ pytestmark = pytest.mark.alone
 MODEL = "smollm2-135m-instruct-12-heads"
 TINY = (
     f"{{arms: [{{model: {MODEL}}}, {{model: {MODEL}, tp: 2}}, {{model: smollm2-135m-instruct, tp: 2}}], "
-    f"control: false, concurrencies: [1, 2], prompts: [2, 4], output_tokens: 8}}"
+    f"twins: 0, repeats: 1, lives: 1, minutes: 0, concurrencies: [1, 2], prompts: [2, 4], output_tokens: 8}}"
 )
 
 
