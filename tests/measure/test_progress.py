@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving_study import files
+from serving_study import files, paths
 from serving_study.errors import StoreError
 from serving_study.measure import life, progress, sweep
 from serving_study.measure.progress import Progress
@@ -48,8 +48,11 @@ def test_the_next_run_says_that_a_killed_one_was_interrupted(study):
     known = Store(plan.host.name, plan.section)
     killed = known.folder / "20200101T000000Z" / "status.json"
     files.write(killed, {"state": "running", "cell": "first c2 repeat=0"})
+    log = killed.parent / "arms" / "first" / "life=2" / "server.log"
+    files.write(log, f"caching under {paths.CACHE}/models\n")
     run = sweep.run(plan).run
     assert files.read(killed) == {"state": "interrupted", "cell": "first c2 repeat=0"}
+    assert log.read_text() == "caching under .cache/models\n" and (killed.parent / "cells.csv").is_file()
     assert files.read(run.folder / "status.json")["state"] == "done"
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .. import files
+from ..engines import logs
 from ..errors import StoreError
 from ..results.store import Run, Store
 
@@ -142,12 +143,16 @@ class _Status:
         self._written = time.monotonic()
 
 
-def mark_interrupted(known: Store) -> None:
-    """Write `interrupted` where a status says `running`; the caller holds the folder's lock, so no such run is
-    alive.
+def end_interrupted(known: Store) -> None:
+    """Do for runs whose status says `running` what their end would have: the state `interrupted`, logs without this
+    machine's paths, tables of all cells. The caller holds the folder's lock, so no such run is alive.
     """
     for file in known.folder.glob(f"*/{STATUS}"):
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError, OSError):
             status = files.read(file)
             if status.get("state") == RUNNING:
+                run = Run(file.parent)
+                for log in run.folder.glob("arms/**/*.log"):
+                    logs.tidy_log(log)
+                known.rebuild(run)
                 files.write(file, status | {"state": INTERRUPTED})

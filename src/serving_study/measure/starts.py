@@ -24,7 +24,7 @@ from ..servers.arm import Arm
 from ..servers.server import UNSAID
 from . import records
 from .plan import Plan
-from .progress import Progress, mark_interrupted
+from .progress import Progress, end_interrupted
 from .records import Results, StartRecord
 
 
@@ -49,7 +49,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
         return result
     with known.lock(), templates.kept():
         store.name_results_folder()
-        mark_interrupted(known)
+        end_interrupted(known)
         recorded = known.starts_by_key()
         wanted = pending(plan, known, fresh)
         unsupported = [

@@ -33,7 +33,7 @@ from ..servers.arm import Arm
 from . import records
 from .life import Bench, Life, Starter
 from .plan import SPARE_GIB, Cell, Plan
-from .progress import Progress, mark_interrupted
+from .progress import Progress, end_interrupted
 from .records import Results, StartRecord
 
 
@@ -45,7 +45,7 @@ def run(plan: Plan, *, fresh: bool = False) -> Results:
     known = Store(plan.host.name, plan.section)
     with known.lock(), templates.kept():
         store.name_results_folder()
-        mark_interrupted(known)
+        end_interrupted(known)
         result = Results(plan, known)
         course = Course(plan, known, fresh)
         recorded = known.starts_by_key()
