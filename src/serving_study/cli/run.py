@@ -30,8 +30,7 @@ def run(
     """Run a section's notebook on this machine, publish it, and build the book."""
     from ..chapters import book as books
     from ..chapters import sections
-    from ..measure import plan as planned
-    from ..measure import starts
+    from ..measure import plan_table, starts
     from ..results import store
 
     if rest:
@@ -52,14 +51,14 @@ def run(
             print(f"section {chosen.number} is not planned cell by cell: its notebook takes {chosen.takes}")
             return
         plan = sections.plan(chosen.number, dry=True, **values)
-        (planned.table_of_plan if plan.loads else starts.table_of_plan)(
+        (plan_table.show if plan.loads else starts.table_of_plan)(
             plan, store.Store(plan.host.name, plan.section), values.get("fresh", False)
         )
         return
     if chosen.measures:
         plan = sections.plan(chosen.number, **values)
         known = store.Store(plan.host.name, plan.section)
-        if (planned.table_of_plan if plan.loads else starts.table_of_plan)(plan, known, values.get("fresh", False)):
+        if (plan_table.show if plan.loads else starts.table_of_plan)(plan, known, values.get("fresh", False)):
             examine(plan)
     executed = execute(chosen, given)
     chapter = books.publish(executed, chosen.name)
