@@ -7,6 +7,7 @@ is out of reach; any other failure is an error.
 """
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -60,12 +61,14 @@ class Dataset:
         order = random.Random(load.seed_of(repeat))
         order.shuffle(rows)
         texts = (row["conversations"][0]["value"] for row in rows if len(row["conversations"]) >= 2)
-        fitting = [text for text in texts if SHORTEST <= prompts.tokens_of(text, Path(tokenizer)) <= LONGEST]
+        fitting = (text for text in texts if SHORTEST <= prompts.tokens_of(text, Path(tokenizer)) <= LONGEST)
+        fitting = list(itertools.islice(fitting, load.prompts))
         if not fitting:
             raise DatasetError(
                 "no prompt of a usable length",
                 value=self.path,
                 allowed=f"{SHORTEST} to {LONGEST} tokens in the first turn",
+                next="another dataset, or output_spread = 0, which leaves the choice to the load generator",
             )
         return [fitting[place % len(fitting)] for place in range(load.prompts)]
 
