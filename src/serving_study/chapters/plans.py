@@ -16,6 +16,7 @@ from ..errors import ParameterError
 from ..hardware import hosts
 from ..hardware.hosts import Host
 from ..loads import Load, datasets
+from ..models import checkpoints
 from ..models.checkpoints import Model
 from .parameters import PORT, NotNegative, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
 
@@ -101,6 +102,28 @@ def notes(environment: Environment) -> list[str]:
         if environment.modified
         else []
     )
+
+
+def models(
+    names: Iterable[str], weights: str, environment: Environment | None, lost: str, say: Callable[[str], None]
+) -> tuple[dict[str, Model], list[str]]:
+    """The models of a plan by name, and its notes on them; without an environment, as far as they can be planned.
+
+    Raises ParameterError where real weights were asked for and are out of reach."""
+    names = list(dict.fromkeys(names))
+    if environment is None:
+        planned = {name: checkpoints.planned(name) or checkpoints.resolve(name, say=say) for name in names}
+        return planned, ["the engine's environment is not installed yet: nothing counts as measured"]
+    made = {name: checkpoints.resolve(name, environment=environment, weights=weights, say=say) for name in names}
+    random = [name for name, model in made.items() if model.weights == "random"]
+    if random and weights == "real":
+        raise ParameterError(
+            "real weights were asked for and are not within reach",
+            value=", ".join(random),
+            allowed="weights = 'auto' or 'random', or models that can be fetched",
+            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
+        )
+    return made, random_notes(made.values(), lost)
 
 
 def random_notes(models: Iterable[Model], lost: str) -> list[str]:

@@ -28,7 +28,7 @@ from ...loads import Load
 from ...loads.prompts import Exact, SharedPrefix, WorkingSet
 from ...measure.cell import WARMUP_TOKENS
 from ...measure.plan import Plan
-from ...models import checkpoints, shapes
+from ...models import shapes
 from ...models.checkpoints import Model
 from ...servers.arm import Arm, again
 from .prefixes import CACHED, CONTROL, DEVICE, QUANTISED, TIERS
@@ -211,7 +211,8 @@ def plan(wanted: KvCache, host: Host, *, dry: bool = False, say: Callable[[str],
     wanted = wanted.filled(GPU if host.gpus else CPU)
     environment = plans.environment(host, dry, say)
     there = None if dry and not environment.vllm else environment
-    model, notes = _model(wanted, there, say)
+    models, notes = plans.models([wanted.model], wanted.weights, there, "text is not", say)
+    model = models[wanted.model]
     shared, tiered = _loads(wanted, host, model)
     made = [*_prefix_arms(wanted, host, model), *_tier_arms(wanted, host, model, environment)]
     if wanted.arms is not None:
@@ -261,22 +262,6 @@ def _page_cache(wanted: KvCache, host: Host, made: list[Arm]) -> list[str]:
         f"{host.free_memory_gib:.0f} GiB of free memory (tier_gib = {wanted.tier_gib:g}): "
         + ("no disk's speed is measured" if fits else "a disk's speed is measured in part")
     ]
-
-
-def _model(wanted: KvCache, environment: Environment | None, say) -> tuple[Model, list[str]]:
-    if environment is None:
-        return checkpoints.planned(wanted.model) or checkpoints.resolve(wanted.model, say=say), [
-            "the engine's environment is not installed yet: nothing counts as measured"
-        ]
-    model = checkpoints.resolve(wanted.model, environment=environment, weights=wanted.weights, say=say)
-    if model.weights == "random" and wanted.weights == "real":
-        raise ParameterError(
-            "real weights were asked for and are not within reach",
-            value=wanted.model,
-            allowed="weights = 'auto' or 'random', or a model that can be fetched",
-            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
-        )
-    return model, plans.random_notes([model], "text is not")
 
 
 def _loads(wanted: KvCache, host: Host, model: Model) -> tuple[list[Load], list[Load]]:

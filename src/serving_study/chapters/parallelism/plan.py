@@ -19,7 +19,6 @@ from ...chapters.parameters import (
     Share,
 )
 from ...environments import Environment
-from ...errors import ParameterError
 from ...hardware import cgroups
 from ...hardware.hosts import Host
 from ...measure.plan import Plan
@@ -145,7 +144,10 @@ def plan(wanted: Parallelism, host: Host, *, dry: bool = False, say: Callable[[s
     """What section 5 measures on `host` with these parameters."""
     wanted = wanted.filled((GPU if host.gpus else CPU) | {"arms": default_arms(host)})
     environment = plans.environment(host, dry, say)
-    models, notes = _models(wanted, None if dry and not environment.vllm else environment, say)
+    names = (setting["model"] for setting in wanted.arms)
+    models, notes = plans.models(
+        names, wanted.weights, None if dry and not environment.vllm else environment, "text is not", say
+    )
     ranks = _most_ranks(wanted, host)
     made = [_arm(setting, models[setting["model"]], wanted, host, environment, ranks) for setting in wanted.arms]
     first = next((arm for arm in made if not arm.unsupported), None)
@@ -269,24 +271,3 @@ def _unsupported(arm: Arm, setting: dict, wanted: Parallelism, host: Host, envir
     if setting.get("pp", 1) > config.get("num_hidden_layers", 1):
         return f"{config.get('num_hidden_layers')} layers cannot be cut into {setting['pp']} stages"
     return None
-
-
-def _models(wanted: Parallelism, environment: Environment | None, say) -> tuple[dict[str, Model], list[str]]:
-    """Each model of the arms by its name, and notes for the plan."""
-    names = list(dict.fromkeys(setting["model"] for setting in wanted.arms))
-    if environment is None:
-        return {name: checkpoints.planned(name) or checkpoints.resolve(name, say=say) for name in names}, [
-            "the engine's environment is not installed yet: nothing counts as measured"
-        ]
-    models = {
-        name: checkpoints.resolve(name, environment=environment, weights=wanted.weights, say=say) for name in names
-    }
-    random = [name for name, model in models.items() if model.weights == "random"]
-    if random and wanted.weights == "real":
-        raise ParameterError(
-            "real weights were asked for and are not within reach",
-            value=", ".join(random),
-            allowed="weights = 'auto' or 'random', or models that can be fetched",
-            next="check the network (HF_HUB_OFFLINE, HF_ENDPOINT)",
-        )
-    return models, plans.random_notes(models.values(), "text is not")

@@ -18,7 +18,6 @@ from pydantic import Field
 from ...analysis import claims
 from ...hardware.hosts import Host
 from ...measure.plan import Plan
-from ...models import checkpoints
 from ...servers.arm import Arm, again
 from .. import plans, speculation_plan
 from ..parameters import Positive, Whole
@@ -50,26 +49,15 @@ def plan(wanted: Trust, host: Host, *, dry: bool = False, say: Callable[[str], N
     wanted = wanted.filled(GPU if host.gpus else CPU)
     environment = plans.environment(host, dry, say)
     ready = None if dry and not environment.vllm else environment
-    model = (
-        checkpoints.resolve(wanted.model, environment=ready, weights=wanted.weights, say=say)
-        if ready
-        else checkpoints.planned(wanted.model) or checkpoints.resolve(wanted.model, say=say)
-    )
+    models, notes = plans.models([wanted.model], wanted.weights, ready, "text is not", say)
     baseline = Arm.of(
         "baseline",
-        model,
+        models[wanted.model],
         options=plans.options(wanted, host),
         environment=plans.variables(wanted, host),
         gpus=min(1, len(host.gpus)),
     )
     loads = plans.loads(wanted, host, environment, dry, say)
-    missing = [] if ready else ["the engine's environment is not installed yet: nothing counts as measured"]
-    notes = (
-        *missing,
-        *plans.random_notes([model], "text is not"),
-        *plans.notes(environment),
-        *plans.data_notes(loads),
-    )
     return Plan(
         SECTION,
         host,
@@ -79,7 +67,7 @@ def plan(wanted: Trust, host: Host, *, dry: bool = False, say: Callable[[str], N
         parameters=plans.resolved(wanted, host),
         seed=wanted.seed,
         port=wanted.port,
-        notes=notes,
+        notes=(*notes, *plans.notes(environment), *plans.data_notes(loads)),
         **plans.in_blocks(wanted, host, decisions),
     )
 
