@@ -28,6 +28,11 @@ def arms() -> pandas.DataFrame:
     )
 
 
+def in_blocks() -> pandas.DataFrame:
+    """The cells of a later lease: fewer arms, each in several lives one after the other, with two twins."""
+    return store.Store("h200x1", "3-blocks", paths.RESULTS_PUBLISHED).newest()
+
+
 def profiles() -> dict[str, dict]:
     """The profiles of a few steps, by arm."""
     folder = paths.RESULTS_PUBLISHED / "h200x1"
