@@ -206,13 +206,13 @@ def test_the_pages_sentences_and_figures_are_made_of_what_was_found(noise):
     assert wanted and wanted <= set(values) and all(prose.plain_value(*pair) != "" for pair in values.items())
     shown = [
         trust_views.noise_table(parts, frame),
-        trust_views.false_claims_table(false, "a"),
-        trust_views.false_claims_table(otherwise, "b"),
-        trust_views.blocks_table(power),
-        trust_views.widths_table(power),
+        trust_views.false_claims_table(false, "a", frame),
+        trust_views.false_claims_table(otherwise, "b", frame),
+        trust_views.blocks_table(power, frame),
+        trust_views.widths_table(power, frame),
     ]
     assert all("nan" not in table.to_html() for table in shown)
-    for figure in (trust_views.false_claims_figure(false), trust_views.power_figure(power)):
+    for figure in (trust_views.false_claims_figure(false, frame), trust_views.power_figure(power, frame)):
         figure.canvas.draw()
     plt.close("all")
     assert "With 2 lives an arm, a difference of 5%" in trust_views.finding(false, power)

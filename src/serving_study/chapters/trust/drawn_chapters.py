@@ -21,7 +21,7 @@ from ...results import certificates, looks
 from ...results.looks import Look
 from .noise import Noise
 
-METRIC = "steady_output_throughput"
+METRIC = "steady_output_throughput"  # what claims of output throughput rest on
 STEADY, DRIFT, SLOW_LIFE, SLOW_BLOCK = (
     "none",
     "drift of 10% a minute",

@@ -5,7 +5,7 @@ lives are fitted by least squares, and each part is scaled to the spread that is
 out, so that drawing from the parts gives the measured variances back. What can mislead: few lives say little about the
 spread between them, so that its upper bound stands beside it.
 
-    >>> noise.split(results.frame(), "output_throughput").table()  # doctest: +SKIP
+    >>> noise.split(results.frame(), drawn_chapters.METRIC).table()  # doctest: +SKIP
 """
 
 import math

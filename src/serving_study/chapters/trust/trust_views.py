@@ -43,18 +43,18 @@ def noise_table(noise: Noise, frame: pandas.DataFrame) -> Styler:
     }
     return tables.style(
         noise.table(),
-        f"Standard deviations of the logarithm of output throughput: {len(noise.block)} blocks, {len(noise.life)} "
-        f"lives of equal servers ({tables.labels(frame)})",
+        f"Standard deviations of the logarithm of output throughput in the steady window: {len(noise.block)} blocks, "
+        f"{len(noise.life)} lives of equal servers ({tables.labels(frame)})",
         {name: (heading, "{:.3f}") for name, heading in headings.items()},
     )
 
 
-def false_claims_table(rows: pandas.DataFrame, caption: str) -> Styler:
+def false_claims_table(rows: pandas.DataFrame, caption: str, frame: pandas.DataFrame) -> Styler:
     """One line a rule, one column a disturbance: the share of chapters with a false claim, with its interval."""
     shown = rows.assign(share=[_said(row) for _, row in rows.iterrows()])
     shown = shown.pivot(index="rule", columns="disturbance", values="share")
     shown = shown.reindex(index=rows["rule"].unique(), columns=rows["disturbance"].unique())
-    return tables.style(shown, caption, index=True)
+    return tables.style(shown, f"{caption} ({tables.labels(frame)})", index=True)
 
 
 def _said(row: pandas.Series) -> str:
@@ -63,7 +63,7 @@ def _said(row: pandas.Series) -> str:
     return f"{row['share']:.1%}{ends}"
 
 
-def false_claims_figure(rows: pandas.DataFrame) -> Figure:
+def false_claims_figure(rows: pandas.DataFrame, frame: pandas.DataFrame) -> Figure:
     """The share of chapters with a false claim by disturbance, a colour a rule; the line is the level."""
     import seaborn
 
@@ -92,11 +92,11 @@ def false_claims_figure(rows: pandas.DataFrame) -> Figure:
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.get_legend().set_title(None)
     drawing.legend(figure)
-    drawing.caption(figure, f"{rows['chapters'].max():,} drawn chapters for each dot")
+    drawing.caption(figure, f"{rows['chapters'].max():,} drawn chapters for each dot; {drawing.of(frame)}")
     return figure
 
 
-def power_figure(power: pandas.DataFrame, lives: int = 2) -> Figure:
+def power_figure(power: pandas.DataFrame, frame: pandas.DataFrame, lives: int = 2) -> Figure:
     """The share of claims that are decided over the number of blocks, a line an effect, a panel a concurrency."""
     rows = power[(power["effect"] > 0) & (power["lives"] == lives)]
     rows = rows.assign(
@@ -112,22 +112,23 @@ def power_figure(power: pandas.DataFrame, lives: int = 2) -> Figure:
         axis.set(ylim=(-0.03, 1.03), ylabel="claims decided")
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     drawing.legend(grid.figure)
-    drawing.caption(grid.figure, f"{lives} lives an arm")
+    drawing.caption(grid.figure, f"{lives} lives an arm; {drawing.of(frame)}")
     return grid.figure
 
 
-def widths_table(power: pandas.DataFrame) -> Styler:
+def widths_table(power: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
     """The median half-width of the intervals of equal arms, by blocks and lives, a column a concurrency."""
     shown = power[power["effect"] == 0].pivot(index=["lives", "blocks"], columns="concurrency", values="half_width")
     shown = shown.rename(columns="concurrency {}".format).reset_index()
     return tables.style(
         shown,
-        "Median half-width of the interval of a ratio of output throughputs, all claims of a chapter holding together",
+        "Median half-width of the interval of a ratio of output throughputs, all claims of a chapter holding together "
+        f"({tables.labels(frame)})",
         {name: "{:.1%}" for name in shown.columns[2:]},
     )
 
 
-def blocks_table(power: pandas.DataFrame) -> Styler:
+def blocks_table(power: pandas.DataFrame, frame: pandas.DataFrame) -> Styler:
     """How many blocks decide an effect, by effect and lives, a column a concurrency."""
     most, needed = int(power["blocks"].max()), trials.blocks_to_decide(power)
     needed = needed.assign(
@@ -138,7 +139,9 @@ def blocks_table(power: pandas.DataFrame) -> Styler:
     order = [(f"{effect:.0%}", lives) for effect in trials.EFFECTS[1:] for lives in trials.LIVES]
     shown = shown.reindex(order).rename(columns="concurrency {}".format).reset_index()
     return tables.style(
-        shown, f"Fewest of {_counts(power)} blocks that decide a difference in {trials.DECIDED:.0%} of chapters"
+        shown,
+        f"Fewest of {_counts(power)} blocks that decide a difference in {trials.DECIDED:.0%} of chapters "
+        f"({tables.labels(frame)})",
     )
 
 
