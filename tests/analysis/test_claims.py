@@ -265,3 +265,30 @@ def test_a_ratio_stands_with_its_interval_and_its_claim():
     assert noise["twin"].str.contains("×").all() and noise["claim"].str.contains("equal|not decided").all()
     assert noise["half-width (median of arms)"].between(0, 1).all()
     assert tables.noise(frame[frame["arm"] == "baseline"], (METRIC,)).data.empty
+
+
+def of_noises(draw: np.random.Generator, noise: dict[str, float], between_lives=0.04, odd: str | None = None):
+    """Equal arms in two sittings of four blocks, each with noise of its own; a life of `odd` is a third slower."""
+    values = {}
+    for concurrency in (1, 4, 8):
+        times = draw.normal(0, 0.1, 8)
+        for arm, size in noise.items():
+            of_lives = draw.normal(0, between_lives, 2) - [0.0, 0.4 if arm == odd else 0.0]
+            values[arm, concurrency] = np.exp(times + np.repeat(of_lives, 4) + draw.normal(0, size, 8))
+    return cells(values, lives=2, sittings=True)
+
+
+def test_the_noise_of_one_arm_does_not_hide_what_lives_of_equal_arms_differ_by():
+    """Of 60 chapters with unequal lives and one noisy arm, eight or more false ones would be a chance of 1 in 100."""
+    draw = np.random.default_rng(4)
+    noise = {"baseline": 0.01, "baseline-again": 0.01, "baseline-again-2": 0.01, "quiet": 0.01, "noisy": 0.3}
+    chapters = [claimed(of_noises(draw, noise)) for _ in range(60)]
+    assert sum(table["claim"].isin([ABOVE, BELOW]).any() for table in chapters) < 8
+
+
+def test_an_odd_life_widens_the_intervals_of_its_own_arm_alone():
+    noise = dict.fromkeys(("baseline", "baseline-again", "baseline-again-2", "quiet", "odd"), 0.02)
+    frames = [of_noises(np.random.default_rng(8), noise, 0.01, odd) for odd in (None, "odd")]
+    even, with_odd = (np.log(table["high"] / table["low"]) for table in map(claimed, frames))
+    assert (with_odd.loc["odd"] > 2 * even.loc["odd"]).all()
+    assert (with_odd.loc["quiet"] < 1.1 * even.loc["quiet"]).all()
