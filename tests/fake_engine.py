@@ -299,6 +299,13 @@ def _tokenizer(place: str):
     return _tokenizers[place]
 
 
+def _die(state, last_words: str) -> None:
+    """End at once. Requests come two at a time, and only one of them may say why."""
+    with state.lock:
+        print(last_words, flush=True)
+        os._exit(1)
+
+
 def handler(state: State):
     refusal = {"error": {"message": state.dialect.refusal, "code": 500}}
 
@@ -357,11 +364,9 @@ def handler(state: State):
                 prompt=body["prompt"][:60],
             )
             if fault == "dies-after" and number > state.options.after:
-                print(state.dialect.crash, flush=True)
-                os._exit(1)
+                _die(state, state.dialect.crash)
             if fault == "oom-after":
-                print(state.dialect.out_of_memory, flush=True)
-                os._exit(1)
+                _die(state, state.dialect.out_of_memory)
             while state.fault == "hangs" and number > state.options.after:
                 time.sleep(0.05)
             if fault == "http-500" or fault == "refuses-some" and number % 2:
