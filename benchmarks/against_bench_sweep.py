@@ -40,17 +40,16 @@ DROPPED = {"--num-prompts", "--max-concurrency", "--seed", "--header"}  # of a l
 
 
 def ours(plan: Plan, folder: Path, minutes: float) -> pandas.DataFrame:
-    """The cells that our sweep measures in these minutes."""
+    """The cells that our sweep measures in these minutes, all of them used: the peer does not stop either."""
     paths.RESULTS = folder
-    beside = replace(
-        plan,
-        repeats=FEWEST_BLOCKS,
-        lives=LIVES,
-        minutes=minutes,
-        side_by_side=not plan.host.gpus,
-        undecided=None,
-    )
+    least = {"repeats": FEWEST_BLOCKS, "lives": LIVES, "minutes": minutes}
+    beside = replace(plan, **least, side_by_side=not plan.host.gpus, decisions=all_undecided)
     return sweep.run(beside).frame()
+
+
+def all_undecided(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """As `Plan.decisions` has it: every claim stays open."""
+    return frame[["arm", "load"]].drop_duplicates().assign(decided=False)
 
 
 def peer(plan: Plan, folder: Path, runs: int) -> pandas.DataFrame:

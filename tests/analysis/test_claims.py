@@ -198,9 +198,9 @@ def test_an_unknown_baseline_is_named_and_nothing_measured_is_an_empty_table():
     assert claims.compare(empty, METRIC, "baseline").empty
 
 
-def row(claim, ratio=1.0, low=1.0, high=1.0, more_blocks=None, margin=0.03):
+def row(claim, ratio=1.0, low=1.0, high=1.0, more_blocks=None, margin=0.03, more_minutes=math.nan):
     columns = {"ratio": ratio, "low": low, "high": high, "claim": claim, "more_blocks": more_blocks, "margin": margin}
-    return pandas.Series(columns)
+    return pandas.Series(columns | {"more_minutes": more_minutes})
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,37 @@ def test_the_words_of_a_claim(of, metric, said):
     assert claims.words(of, metric) == said
 
 
-def test_minutes_are_said_where_a_block_is_known_to_take_seconds():
-    of = row(UNDECIDED, 1.1, 0.9, 1.3, 12)
-    assert claims.words(of, METRIC, block_s=49.0) == "not decided: about 12 more blocks (10 minutes) would"
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [(9.8, "10 minutes"), (1.2, "1 minute"), (0.1, "1 minute"), (119.0, "119 minutes"), (150, "2 hours")],
+)
+def test_minutes_are_said_where_it_is_known_how_long_a_block_takes(minutes, said):
+    of = row(UNDECIDED, 1.1, 0.9, 1.3, 12, more_minutes=minutes)
+    assert claims.words(of, METRIC) == f"not decided: about 12 more blocks ({said}) would"
+
+
+def test_how_long_more_blocks_take_is_what_the_blocks_took_starts_included():
+    """Eight blocks of three cells, each cell ten seconds after the last, two minutes between two sittings."""
+    frame = drawn(np.random.default_rng(5), EQUALS, concurrencies=(1,)).sort_values(["repeat", "arm"])
+    seconds = 10 * np.arange(24) + 120 * (frame["repeat"].to_numpy() >= 4)
+    frame["at"] = [f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z" for second in seconds]
+    table = claimed(frame).dropna(subset=["more_blocks"])
+    block_s = 350 * 24 / 23 / 8
+    assert len(table) and table["more_minutes"].astype(float).tolist() == pytest.approx(
+        (table["more_blocks"].astype(float) * block_s / 60).tolist()
+    )
+    assert claimed(frame.assign(at=None))["more_minutes"].isna().all()
+    assert claimed(frame.drop(columns=["run"]))["more_minutes"].isna().all()
+
+
+def test_a_percentile_of_too_few_requests_is_not_compared():
+    p99 = {("baseline", 1): [100.0, 101.0], ("baseline-again", 1): [100.0, 99.0], ("fast", 1): [50.0, 51.0]}
+    frame = cells(p99, metric="p99_ttft_ms")
+    for completed, arms in ((99, []), (100, ["fast", "baseline-again"]), (math.nan, ["fast", "baseline-again"])):
+        table = claims.compare(frame.assign(completed=completed), "p99_ttft_ms", "baseline")
+        assert sorted(table["arm"]) == sorted(arms)
+    few = frame.assign(completed=1).rename(columns={"p99_ttft_ms": "median_ttft_ms"})
+    assert len(claims.compare(few, "median_ttft_ms", "baseline")) == 2
 
 
 def test_claims_are_counted_and_the_largest_named():
@@ -250,7 +278,7 @@ def test_a_finding_counts_and_names_decided_claims_alone():
         "of 2 comparisons of output throughput with baseline, 0 faster, 1 slower, 0 equal within 3 % and 1 not" in said
     )
     assert "The largest loss is slow at concurrency 1, 0." in said and "slower by" in said and "gain" not in said
-    open_alone = tables.finding(frame[frame["arm"] != "slow"], block_s=60.0)
+    open_alone = tables.finding(frame[frame["arm"] != "slow"])
     assert "The nearest to a decision is other at concurrency 1" in open_alone and "minutes) would" in open_alone
     assert tables.finding(frame[frame["arm"] == "baseline"]) == "There is nothing to compare yet."
 

@@ -34,6 +34,24 @@ def test_the_interval_covers_as_often_as_it_says():
     assert 0.92 <= np.mean(hits) <= 0.98
 
 
+def test_percentiles_are_over_the_requests_of_all_blocks_and_of_enough_of_them():
+    frame = store.Store("cpu-0028", 12, paths.RESULTS_PUBLISHED).newest()
+    table = comparisons.latencies(frame, "ttft").set_index(["arm", "concurrency"])
+    usable = comparisons.usable(frame).dropna(subset=["median_ttft_ms"])
+    for (arm, concurrency), cells_of in usable.groupby(["arm", "concurrency"]):
+        times = [1000 * request["ttft_s"] for file in cells_of["file"] for request in store.requests_of(file)]
+        row = table.loc[(arm, concurrency)]
+        assert row["requests"] == len(times) and row["median"] == pytest.approx(np.median(times))
+        assert math.isnan(row["p95"]) == (len(times) < 20) and math.isnan(row["p99"]) == (len(times) < 100)
+    assert table["p99"].isna().any() and table["p99"].notna().any()
+    one = usable[usable["repeat"] == 0].iloc[:1]
+    for latency in ("tpot", "itl", "e2el"):  # of one cell, the load generator's own figures
+        row = comparisons.latencies(one, latency).iloc[0]
+        assert row["median"] == pytest.approx(one[f"median_{latency}_ms"].iloc[0], rel=0.02)
+    assert comparisons.latencies(frame.assign(certificate="fail"), "ttft").empty
+    assert "a p99 of fewer than 100 is not shown" in tables.latencies(frame, "ttft").to_html()
+
+
 def test_every_arm_measured_again_makes_the_floor():
     frame = cells({("a", 1): [100.0], ("a-again", 1): [102.0], ("b", 1): [100.0], ("b-again", 1): [90.0]})
     assert comparisons.floor(frame, "output_throughput") == {1: pytest.approx(math.log(100 / 90))}

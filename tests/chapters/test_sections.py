@@ -261,6 +261,13 @@ def test_the_defaults_of_both_kinds_of_host_can_be_used():
     resolved(speculation.GPU)
 
 
+def test_other_concurrencies_have_as_many_waves_of_prompts():
+    own = SpeculativeDecoding(concurrencies=[1, 2, 32])
+    assert own.filled(speculation.CPU).prompts == [4, 4, 64] and own.filled(speculation.GPU).prompts == [8, 8, 128]
+    assert own.replaced(prompts=[1, 2, 32]).filled(speculation.GPU).prompts == [1, 2, 32]
+    assert SpeculativeDecoding().filled(speculation.GPU).prompts == [8, 16, 64, 256]
+
+
 BAD = [
     ("weights", "weights", "fake", "auto, real, random"),
     ("prompts", "prompts", [3, 8], "one number for each of the concurrencies [1, 4, 8]"),

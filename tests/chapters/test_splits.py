@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from serving_study import cli, files, paths
-from serving_study.analysis import plots, verdicts
+from serving_study.analysis import comparisons, plots, verdicts
 from serving_study.chapters.parallelism import split_tables, splits
 from serving_study.hardware import prices
 from serving_study.results import old_cells, store
@@ -213,13 +213,21 @@ def test_of_withheld_cells_alone_the_tables_are_empty():
     assert figures_shown.size and (figures_shown == "withheld (certificate failed)").all(axis=None)
 
 
+def test_latencies_are_those_of_all_blocks_and_withheld_cells_have_none():
+    cells = store.Store("cpu-46af", 5, paths.RESULTS_PUBLISHED).newest()
+    first = comparisons.latencies(cells, "ttft").iloc[0]
+    arm, concurrency, wanted = first["arm"], first["concurrency"], first["median"]
+    shown = split_tables.latencies(cells, "ttft").data.set_index("arm")
+    assert shown.loc[arm, str(concurrency)] == f"{wanted:,.1f} / –"
+    lost = cells.assign(certificate=cells["certificate"].where(cells["arm"] != arm, "fail"))
+    assert set(split_tables.latencies(lost, "ttft").data.set_index("arm").loc[arm]) == {"withheld (certificate failed)"}
+
+
 def test_tables_and_plots_say_of_what_they_are(figures):
     reference_cells = splits.of_reference()
     made = [
         split_tables.throughput(CELLS),
         split_tables.throughput(reference_cells, "total_token_throughput"),
-        split_tables.latencies(CELLS, "tpot"),
-        split_tables.latencies(CELLS, "ttft"),
         split_tables.pipelines(CELLS),
         split_tables.pipelines(reference_cells),
         split_tables.resources(CELLS),
@@ -229,8 +237,7 @@ def test_tables_and_plots_say_of_what_they_are(figures):
     assert all("h200x2, random weights" in text or "a10gx4, reference" in text for text in said) and not any(
         "nan" in text for text in said
     )
-    assert "1.50×" in said[0] and "6.67 / 7.33" not in said[2] and "50.0" in said[3]
-    assert "USD a GPU and hour, a share of p5en.48xlarge" in said[6]
+    assert "1.50×" in said[0] and "USD a GPU and hour, a share of p5en.48xlarge" in said[4]
     assert [axis.get_title() for axis in split_tables.scaling(CELLS, reference_cells).axes] == [
         "7b, h200x2",
         "14b, h200x2",

@@ -26,10 +26,11 @@ import pandas
 from ..errors import ParameterError
 from ..results import certificates, looks
 from ..results.looks import Look
-from .comparisons import repeats, without_repeats
+from .comparisons import least_requests, repeats, without_repeats
 
 MARGIN = 0.03
 ABOVE, BELOW, EQUAL, UNDECIDED = "above", "below", "equal", "undecided"
+CLAIMED = ("low", "high", "claim", "more_blocks", "more_minutes", "margin")  # the columns of `compare` that words need
 SPEEDUP = "speedup"  # a ratio of times upside down, as a metric
 LEAST_LIFE_SHARE = 0.3  # of the noise of equal cells: few lives that differ little by chance do not prove that all do
 ODD_LIFE = 0.1  # chance below which lives of unequal arms are seen to differ
@@ -113,19 +114,21 @@ def compare(
     taken: Sequence[Look] | None = None,
 ) -> pandas.DataFrame:
     """Every arm against `baseline` at each value of column `by`: `arm`, `by`, `ratio`, `low`, `high`, `claim`,
-    `blocks`, `more_blocks`, `margin`, `repeat_of`.
+    `blocks`, `more_blocks`, `more_minutes`, `margin`, `repeat_of`.
 
     Rates of tokens are compared over the steady window alone where the cells have it: over a whole run, ramp and drain
     would be part of the ratio. `low` and `high` are NaN where nothing bounds the noise: neither twin nor second life.
-    `more_blocks` is how many more would about decide an undecided claim, if noise and ratio stayed, else None. A claim
-    that a look decided stands, with that look's interval. `margin` is by default the widest of the cells' own, from
+    `more_blocks` is how many more would about decide an undecided claim, if noise and ratio stayed, else None;
+    `more_minutes` what they take if every block takes as long as these did, NaN where that is not known. A percentile
+    of a cell with too few requests to have one is left out. A claim that a look decided stands, with that look's
+    interval. `margin` is by default the widest of the cells' own, from
     their column of that name, else MARGIN. `taken` are the looks, by default those that the cells' runs have on record.
     Nothing measured is an empty table. Raises ParameterError for a baseline that there is not."""
     if len(frame) and baseline not in set(frame["arm"]):
         raise ParameterError(
             "no such arm to compare with", value=baseline, allowed=", ".join(dict.fromkeys(frame["arm"]))
         )
-    metric = _steady(frame, metric)
+    metric = compared(frame, metric)
     margin = _margin_of(frame) if margin is None else margin
     taken = looks.of_cells(frame) if taken is None else list(taken)
     claims, final = {}, {}
@@ -137,6 +140,7 @@ def compare(
     table = pandas.DataFrame(rows, columns=["arm", by, "ratio", "low", "high", "claim", "blocks"])
     more = [_more_blocks(final.get(row[:2]), row[2:], margin) for row in rows]
     table["more_blocks"] = pandas.Series(more, index=table.index, dtype=object)
+    table["more_minutes"] = pandas.to_numeric(table["more_blocks"]) * _block_s(frame) / 60
     table["margin"] = margin
     table["repeat_of"] = table["arm"].map(repeats(frame)).astype(object)
     return table
@@ -187,11 +191,11 @@ def directions(metric: str) -> tuple[str, str]:
     return ("faster", "slower") if metric.endswith("throughput") or metric == SPEEDUP else ("more", "less")
 
 
-def words(row, metric: str, *, block_s: float | None = None) -> str:
+def words(row, metric: str) -> str:
     """What is claimed by a row of `compare` of `metric`: `faster by 10–45 %`, `equal within 3 %`, or `not decided:
-    about 7 more blocks would`, with the minutes that they take where a block is known to take `block_s` seconds.
+    about 7 more blocks (9 minutes) would`.
 
-    `row` is a Series, or anything that has `low`, `high`, `claim`, `more_blocks` and `margin` as attributes."""
+    `row` is a Series, or anything else that has the columns of `compare` as attributes."""
     if row.claim == EQUAL:
         return f"equal within {100 * row.margin:g} %"
     if row.claim != UNDECIDED:
@@ -203,8 +207,7 @@ def words(row, metric: str, *, block_s: float | None = None) -> str:
         return "not decided"
     more = int(row.more_blocks)
     shown = more if more < 100 else round(more, 2 - len(str(more)))
-    took = f" ({max(1, round(more * block_s / 60)):,} minutes)" if block_s else ""
-    return f"not decided: about {shown:,} more block{'s' if more > 1 else ''}{took} would"
+    return f"not decided: about {shown:,} more block{'s' if more > 1 else ''}{_minutes(row.more_minutes)} would"
 
 
 def counted(table: pandas.DataFrame, metric: str) -> str:
@@ -236,8 +239,32 @@ def _percentage(value: float) -> str:
     return f"{value:.{0 if value >= 10 else 1}f}" if value >= 0.1 else f"{value:.1g}"
 
 
-def _steady(frame: pandas.DataFrame, metric: str) -> str:
-    """The same metric of the steady window, where the cells have it."""
+def _minutes(minutes: float) -> str:
+    if pandas.isna(minutes):
+        return ""
+    if minutes >= 120:
+        return f" ({minutes / 60:,.0f} hours)"
+    return f" ({max(1, round(minutes))} minute{'s' if minutes >= 1.5 else ''})"
+
+
+def _block_s(frame: pandas.DataFrame) -> float:
+    """Seconds that a block of these cells takes, from one cell to the next, starts in between included; NaN where no
+    run has several blocks.
+    """
+    if not {"at", "run"} <= set(frame):
+        return math.nan
+    seconds = blocks = 0.0
+    for _, cells in frame.groupby("run"):
+        at = pandas.to_datetime(cells["at"], errors="coerce", utc=True).dropna()
+        if cells["repeat"].nunique() > 1 and len(at) > 1:
+            share = len(at) / (len(at) - 1)  # the time before the first cell's end is in no difference
+            seconds += share * (at.max() - at.min()).total_seconds()
+            blocks += cells["repeat"].nunique()
+    return seconds / blocks if blocks and seconds else math.nan
+
+
+def compared(frame: pandas.DataFrame, metric: str) -> str:
+    """The column that claims about `metric` rest on: that of the steady window, where the cells have it."""
     steady = f"steady_{metric}"
     return steady if steady in frame and frame[steady].notna().any() else metric
 
@@ -328,9 +355,11 @@ def _estimates(frame: pandas.DataFrame, metric: str, baseline: str, by: str) -> 
 
 def _places(frame: pandas.DataFrame, metric: str, baseline: str, by: str) -> dict:
     """Each place with a cell of the baseline's to its cells, arms in columns of numbers."""
-    columns = [name for name in ("sitting", "life", "run") if name in frame]
+    columns = [name for name in ("sitting", "life", "run", "completed") if name in frame and name != metric]
     cells = frame[["arm", by, "repeat", "certificate", metric, *columns]]
     cells = cells[cells["certificate"] != certificates.FAIL].dropna(subset=[metric])
+    if "completed" in cells:
+        cells = cells[~(pandas.to_numeric(cells["completed"]) < least_requests(metric))]
     cells = cells[cells[metric].astype(float) > 0]
     again, places = repeats(frame), {}
     run = cells["run"].astype(str) if "run" in cells else pandas.Series("", cells.index)

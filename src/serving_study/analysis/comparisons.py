@@ -19,7 +19,16 @@ import pandas
 from ..results import certificates, store
 
 CONFIDENCE = 0.95
+LEAST_REQUESTS = {"p95": 20, "p99": 100}  # of which the percentile is more than the slowest one
 LEAST_ACCEPTED = 30  # tokens that a gain of speculation has to rest on: their number is then known to about a fifth
+LATENCIES = {  # seconds of a request's record
+    "ttft": lambda request: [request["ttft_s"]],
+    "tpot": lambda request: (
+        [math.fsum(request["itls_s"]) / (request["output_tokens"] - 1)] * (request["output_tokens"] > 1)
+    ),
+    "itl": lambda request: request["itls_s"],
+    "e2el": lambda request: [certificates.latency_s(request)],
+}
 KINDS = (
     ("random weights", "weights", "random"),
     ("prescribed acceptance", "acceptance", "prescribed"),
@@ -58,6 +67,31 @@ def summary(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
     table = rows.agg(mean="mean", sd="std", repeats="count").reset_index()
     table["cv"] = table["sd"] / table["mean"]
     return table
+
+
+def least_requests(metric: str) -> int:
+    """How many requests the figure in a column needs: `p99_ttft_ms` a hundred, `median_ttft_ms` one."""
+    return LEAST_REQUESTS.get(metric.partition("_")[0], 1)
+
+
+def latencies(frame: pandas.DataFrame, latency: str) -> pandas.DataFrame:
+    """`concurrency`, `arm`, `requests`, and `median`, `p95`, `p99` in ms of one latency (`ttft`, `tpot`, `itl`,
+    `e2el`) over the requests of all certified cells together; NaN where so many requests have no such percentile.
+    """
+    rows, cells = [], usable(frame).dropna(subset=[f"median_{latency}_ms"])
+    for (concurrency, arm), of_arm in cells.groupby(["concurrency", "arm"], sort=False):
+        requests = [request for file in of_arm["file"] for request in store.requests_of(file)]
+        values = [1000 * value for request in requests for value in LATENCIES[latency](request)]
+        percentiles = np.percentile(values, [50, 95, 99]) if values else [math.nan] * 3
+        rows.append(
+            {"concurrency": int(concurrency), "arm": arm, "requests": len(requests)}
+            | {
+                name: value if len(requests) >= least_requests(name) else math.nan
+                for name, value in zip(("median", "p95", "p99"), percentiles, strict=True)
+            }
+        )
+    table = pandas.DataFrame(rows, columns=["concurrency", "arm", "requests", "median", "p95", "p99"])
+    return table.sort_values("concurrency", kind="stable", ignore_index=True)
 
 
 def floor(frame: pandas.DataFrame, metric: str, *, by: str = "concurrency") -> dict:

@@ -128,9 +128,9 @@ def provenance(plan) -> Styler:
     return style(pandas.DataFrame(rows, columns=["what", "found"]), f"What is measured here ({plan.host.name})")
 
 
-def finding(frame: pandas.DataFrame, baseline: str = "baseline", block_s: float | None = None) -> str:
+def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:
     """Two sentences from the comparison of output throughput: how many of the chapter's comparisons are faster, slower,
-    equal and not decided, and the largest gain and loss. `block_s` is how many seconds a block takes, where known.
+    equal and not decided, and the largest gain and loss.
     """
     metric = "output_throughput"
     table = comparisons.without_repeats(claims.compare(frame, metric, baseline))
@@ -155,7 +155,7 @@ def finding(frame: pandas.DataFrame, baseline: str = "baseline", block_s: float 
         row = open_claims.loc[open_claims["more_blocks"].astype(int).idxmin()]
         said = [
             f"the nearest to a decision is {row['arm']} at concurrency {row['concurrency']}, {claims.ratio_text(row)}: "
-            f"{claims.words(row, metric, block_s=block_s)}"
+            f"{claims.words(row, metric)}"
         ]
     first, *others = [f"{here}, {counts}", *said]
     return (
@@ -175,8 +175,13 @@ def throughput(frame: pandas.DataFrame, metric: str, baseline: str = "baseline")
     return style(
         pandas.DataFrame(rows),
         f"{METRIC_NAMES.get(metric, metric).capitalize()}, mean of the certified repeats, and multiple of {baseline} "
-        f"within the blocks that both have, with its interval ({labels(frame)})",
+        f"within the blocks that both have{of_window(frame, metric)}, with its interval ({labels(frame)})",
     )
+
+
+def of_window(frame: pandas.DataFrame, metric: str) -> str:
+    """What a caption says of multiples that are not of the whole run, as the means beside them are."""
+    return ", in the steady window alone" if claims.compared(frame, metric) != metric else ""
 
 
 def multiples(
@@ -227,24 +232,20 @@ def withheld(frame: pandas.DataFrame, arm: str, concurrency: int) -> str:
 
 
 def latencies(frame: pandas.DataFrame, metric: str) -> Styler:
-    """Median, p95 and p99 of one latency (`ttft`, `tpot`, `itl`, `e2el`) in ms by concurrency and arm; means over
-    repeats.
+    """Median, p95 and p99 of one latency (`ttft`, `tpot`, `itl`, `e2el`) in ms by concurrency and arm, over the
+    requests of all blocks together.
     """
-    rows = []
-    for concurrency in sorted(frame["concurrency"].unique()):
-        for arm in dict.fromkeys(frame["arm"]):
-            cells = comparisons.usable(frame)
-            cells = cells[(cells["arm"] == arm) & (cells["concurrency"] == concurrency)]
-            if len(cells):
-                rows.append(
-                    {"concurrency": int(concurrency), "arm": arm}
-                    | {name: cells[f"{name}_{metric}_ms"].mean() for name in ("median", "p95", "p99")}
-                )
     return style(
-        pandas.DataFrame(rows, columns=["concurrency", "arm", "median", "p95", "p99"]),
-        f"{metric.upper()} in ms ({labels(frame)})",
-        {name: "{:,.1f}" for name in ("median", "p95", "p99")},
+        comparisons.latencies(frame, metric),
+        f"{metric.upper()} in ms over the requests of all blocks; {few_requests()} ({labels(frame)})",
+        {name: "{:,.1f}" for name in ("median", "p95", "p99")} | {"requests": "{:,}"},
     )
+
+
+def few_requests() -> str:
+    """What a table says of the percentiles that it leaves out."""
+    least = " and ".join(f"a {name} of fewer than {count}" for name, count in comparisons.LEAST_REQUESTS.items())
+    return f"{least} is not shown"
 
 
 def acceptance(frame: pandas.DataFrame) -> Styler:

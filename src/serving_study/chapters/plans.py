@@ -71,6 +71,13 @@ class Loaded(InBlocks):
     port: Port = Field(0, description="0: any free port", json_schema_extra=PORT)
     fresh: bool = Field(False, description="measure again what is measured already")
 
+    def filled(self, defaults: dict) -> Self:
+        """With the defaults where a value is None; other concurrencies than theirs have as many waves of prompts."""
+        if self.prompts is None and self.concurrencies is not None and "prompts" in defaults:
+            least, each = defaults["prompts"][0], defaults["prompts"][-1] // defaults["concurrencies"][-1]
+            defaults = defaults | {"prompts": in_waves(self.concurrencies, least=least, each=each)}
+        return super().filled(defaults)
+
     @model_validator(mode="after")
     def _a_load_a_concurrency(self) -> Self:
         if self.concurrencies is not None and self.prompts is not None:
@@ -85,6 +92,13 @@ class Loaded(InBlocks):
                 "at least as many prompts as the concurrency",
             )
         return self
+
+
+def in_waves(concurrencies: Iterable[int], *, least: int, each: int) -> list[int]:
+    """Prompts by concurrency: `each` for each request in flight, `least` at least. The steady window of such a load is
+    about `each` - 0.3 median latencies long, since answers of unequal lengths end one by one.
+    """
+    return [max(least, each * concurrency) for concurrency in concurrencies]
 
 
 def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environment:

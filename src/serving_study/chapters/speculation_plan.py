@@ -20,11 +20,12 @@ from ..servers.arm import TRUNCATED, Arm, again
 from . import plans
 from .parameters import Number, Once, Positive, Whole
 
+CPU_WAVES, GPU_WAVES = {"least": 4, "each": 2}, {"least": 8, "each": 4}
 CPU = {
     "model": "smollm2-135m-instruct",
     "draft_model": "smollm2-135m-instruct-first-4-layers",
     "concurrencies": [1, 4, 8],
-    "prompts": [4, 8, 16],
+    "prompts": plans.in_waves([1, 4, 8], **CPU_WAVES),
     "output_tokens": 16,
     "repeats": 8,
     "lives": 2,
@@ -39,7 +40,7 @@ GPU = {
     "model": "Qwen/Qwen2.5-7B-Instruct",
     "draft_model": "Qwen/Qwen2.5-0.5B-Instruct",
     "concurrencies": [1, 4, 16, 64],
-    "prompts": [10, 20, 64, 128],
+    "prompts": plans.in_waves([1, 4, 16, 64], **GPU_WAVES),
     "repeats": 8,
     "lives": 2,
     "minutes": 45,

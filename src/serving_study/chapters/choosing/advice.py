@@ -34,7 +34,6 @@ SLOS = {
     for statistic, column in STATISTICS.items()
 }
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}
-ENOUGH = {"p95": 20, "p99": 100}  # least requests of a cell; with fewer, the percentile is its slowest request
 MEETS, UNDECIDED, MISSES, UNKNOWN = "meets", "not decided", "misses", "unknown"
 ORDER = (MEETS, UNDECIDED, MISSES, UNKNOWN)
 OF_ARMS = "each arm's own model"  # in a section whose header has none for all
@@ -54,9 +53,10 @@ class Target:
 
     def too_few(self, requests: int) -> str | None:
         """Why a cell of so many requests cannot be judged by this target; None where it can."""
-        statistic = self.name.split("_")[1]
-        needed = ENOUGH.get(statistic, 0)
-        return f"not enough requests for {statistic}: {requests} of {needed}" if requests < needed else None
+        needed = comparisons.least_requests(self.metric)
+        return (
+            f"not enough requests for {self.name.split('_')[1]}: {requests} of {needed}" if requests < needed else None
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...results import reference, store
 from ...theory import capacity
 from . import advice
 from .effect_matrix import end_concurrencies, gains, how_sure, measured_with, place_of, repeats_text
-from .measured_effects import CLAIMED, by_arm, hosts_with_results, newest
+from .measured_effects import by_arm, hosts_with_results, newest
 from .techniques import (
     DRAFTS,
     FAULT,
@@ -273,7 +273,7 @@ def same_draft() -> pandas.DataFrame:
                         "arm": row.arm,
                         "concurrency": row.concurrency,
                         "ratio": row.ratio,
-                        **{name: getattr(row, name) for name in CLAIMED},
+                        **{name: getattr(row, name) for name in claims.CLAIMED},
                         "best": row.ratio == table["ratio"].max(),
                         "prompts": run["dataset"]["name"],
                         "requests": int(cells["completed"].min()),
@@ -283,7 +283,7 @@ def same_draft() -> pandas.DataFrame:
                     }
                 )
     columns = "best prompts requests answer_tokens repeats engine".split()
-    return pandas.DataFrame(rows, columns=["host", "section", "arm", "concurrency", "ratio", *CLAIMED, *columns])
+    return pandas.DataFrame(rows, columns=["host", "section", "arm", "concurrency", "ratio", *claims.CLAIMED, *columns])
 
 
 def _draft_of(frame: pandas.DataFrame) -> tuple | None:

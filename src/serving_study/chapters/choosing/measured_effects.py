@@ -27,8 +27,6 @@ from .techniques import (
     effect_row,
 )
 
-CLAIMED = ("low", "high", "claim", "more_blocks", "margin")  # columns of `claims.compare` that an effect keeps
-
 
 def hosts_with_results(section: int, host: str) -> list[str]:
     return [host, *(name for name in store.measured_hosts(section) if name != host)]
@@ -69,7 +67,7 @@ def measured_rows(host: str, section: int, basis: str) -> list[dict]:
                             metric,
                             row.concurrency,
                             row.ratio,
-                            **{name: getattr(row, name) for name in CLAIMED},
+                            **{name: getattr(row, name) for name in claims.CLAIMED},
                             certificate=_certificate(both),
                             section=section,
                             model=arms[row.arm]["model"],
@@ -225,7 +223,7 @@ def quantised_rows(host: str, basis: str) -> list[dict]:
                 row.ratio,
                 certificate=certificate,
                 section=7,
-                **{name: getattr(row, name) for name in CLAIMED},
+                **{name: getattr(row, name) for name in claims.CLAIMED},
                 **columns,
             )
         )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...analysis import comparisons
+from ...analysis import claims, comparisons
 
 HERE, PUBLISHED, REFERENCE, PREDICTED, NOTHING = (
     "this host",
@@ -25,11 +25,7 @@ COLUMNS = [
     "metric",
     "concurrency",
     "ratio",
-    "low",
-    "high",
-    "claim",
-    "more_blocks",
-    "margin",
+    *claims.CLAIMED,
     "certificate",
     "labels",
     "section",
@@ -126,5 +122,6 @@ def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio,
     """One row of `effects`; what is not given is missing."""
     row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
     missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
-    missing |= {"claim": None, "more_blocks": None, "margin": math.nan, "model": None, "control": False}
+    missing |= dict.fromkeys(("claim", "more_blocks", "model")) | {"more_minutes": math.nan, "margin": math.nan}
+    missing |= {"control": False}
     return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | columns

@@ -44,7 +44,6 @@ def of_draft(
         "host": wanted.host,
         "ks": wanted.ks,
         "concurrencies": wanted.concurrencies,
-        "prompts": [max(4, 2 * concurrency) for concurrency in wanted.concurrencies],
         "repeats": max(1, wanted.repeats),
         "lives": wanted.lives,
         "minutes": wanted.serve_minutes,

@@ -69,8 +69,8 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
 
     `rate` is the server's acceptance rate, `predicted_rate` that of held-out answers. `cost` is a draft pass in target
     passes by bytes, `measured_cost` what a proposal adds to a step: drafting, checking, and the engine's work for them.
-    `speedup` is the baseline's median TPOT over the arm's, with `low`, `high`, `claim`, `more_blocks` and `margin` as
-    `claims.compare` has them, `predicted` the formula's with `cost`."""
+    `speedup` is the baseline's median TPOT over the arm's, with what is claimed of it (`claims.CLAIMED`), `predicted`
+    the formula's with `cost`."""
     columns = [
         "arm",
         "distinction",
@@ -81,11 +81,7 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
         "measured_cost",
         "predicted",
         "speedup",
-        "low",
-        "high",
-        "claim",
-        "more_blocks",
-        "margin",
+        *claims.CLAIMED,
     ]
     if frame.empty:
         return pandas.DataFrame(columns=columns)
@@ -120,7 +116,7 @@ def served(trained: Trained, target: Model, frame: pandas.DataFrame) -> pandas.D
             | {
                 "predicted": held_out["tokens_a_round"] / (1 + k * cost) if held_out else math.nan,
                 "speedup": comparison.ratio,
-                **{name: getattr(comparison, name) for name in ("low", "high", "claim", "more_blocks", "margin")},
+                **{name: getattr(comparison, name) for name in claims.CLAIMED},
             }
         )
     return pandas.DataFrame(rows, columns=columns)

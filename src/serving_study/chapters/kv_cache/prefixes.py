@@ -47,7 +47,7 @@ OF_REFERENCE = {"prefix-on": CACHED, "prefix-off": CONTROL}
 REFERENCE_PREFIX = 3001
 GAINS = (
     "prefix_tokens share concurrency hit_rate request_throughput control_request_throughput gain low high claim "
-    "blocks more_blocks margin ttft_gain ttft_low ttft_high"
+    "blocks more_blocks more_minutes margin ttft_gain ttft_low ttft_high"
 ).split()
 SEQUENCE = "arm prefix_tokens computed later cold_ms warm_ms gain low high cold_hits warm_hits".split()
 
@@ -180,8 +180,8 @@ def gains(
     frame: pandas.DataFrame, arm: str = CACHED, control: str = CONTROL, metric: str = "request_throughput"
 ) -> pandas.DataFrame:
     """`arm` against `control` under each load with a share: `prefix_tokens`, `share`, `hit_rate` (measured, of the
-    arm), `gain` with `low`, `high`, `claim`, `blocks`, `more_blocks` and `margin` as `claims.compare` has them, and
-    `ttft_gain` with `ttft_low` and `ttft_high`.
+    arm), `gain` with `blocks` and what is claimed of it (`claims.CLAIMED`), and `ttft_gain` with `ttft_low` and
+    `ttft_high`.
     """
     cells = shared_loads(frame)
     if not {arm, control} <= set(cells["arm"]):
@@ -198,7 +198,7 @@ def gains(
     own, against = loads.loc[arm].loc[table.index], loads.loc[control].loc[table.index]
     table = own.assign(
         gain=table["ratio"],
-        **{name: table[name] for name in ("low", "high", "claim", "blocks", "more_blocks", "margin")},
+        **{name: table[name] for name in ("blocks", *claims.CLAIMED)},
         control_request_throughput=against["request_throughput"],
         **{f"ttft_{name}": ttft[column] for name, column in (("gain", "ratio"), ("low", "low"), ("high", "high"))},
     )
@@ -235,11 +235,11 @@ def predicted(plan) -> pandas.DataFrame:
 
 def quantised(frame: pandas.DataFrame, starts: pandas.DataFrame) -> pandas.DataFrame:
     """The cache of 8-bit numbers against the model's own: `what`, `own`, `fp8`, `ratio`, and of what was measured under
-    load, all loads together, `low`, `high`, `claim`, `more_blocks` and `margin` as `claims.compare` has them.
+    load, all loads together, what is claimed (`claims.CLAIMED`).
 
     Empty where it was not measured.
     """
-    claimed = ["low", "high", "claim", "more_blocks", "margin"]
+    claimed = list(claims.CLAIMED)
     sizes, rows = starts.set_index("arm"), []
     if QUANTISED not in set(frame["arm"]) or CACHED not in set(frame["arm"]):
         return pandas.DataFrame(rows, columns=["what", "own", "fp8", "ratio", *claimed])

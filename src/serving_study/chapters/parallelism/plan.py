@@ -33,6 +33,7 @@ NO_RAY = "current platform cpu does not support ray."  # vLLM 0.32's CPU build, 
 LARGE_GIB = 40.0  # a GPU from here on holds 14B in bf16: its failure is brought about by less memory
 
 
+WAVES = {"least": 4, "each": 4}
 CPU = {
     "arms": [
         {"model": DIVIDES},
@@ -42,7 +43,7 @@ CPU = {
         {"model": EMBEDDED, "tp": 2},
     ],
     "concurrencies": [1, 2, 4],
-    "prompts": [4, 8, 16],
+    "prompts": plans.in_waves([1, 2, 4], **WAVES),
     "output_tokens": 12,
     "repeats": 6,
     "lives": 2,
@@ -54,7 +55,7 @@ CPU = {
 }
 GPU = {
     "concurrencies": [1, 8, 32, 128],
-    "prompts": [8, 24, 128, 256],
+    "prompts": plans.in_waves([1, 8, 32, 128], **WAVES),
     "repeats": 6,
     "lives": 2,
     "minutes": 60,

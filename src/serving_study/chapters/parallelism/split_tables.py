@@ -73,26 +73,30 @@ def throughput(frame: pandas.DataFrame, metric: str = splits.THROUGHPUT) -> Styl
     return tables.style(
         pandas.DataFrame(rows).rename(columns={"GPUs": splits.places(frame)}),
         f"{tables.METRIC_NAMES.get(metric, metric).capitalize()} by concurrency, and multiple of the "
-        f"model's arm with the fewest {splits.places(frame)} ({tables.labels(frame)})",
+        f"model's arm with the fewest {splits.places(frame)}{tables.of_window(frame, metric)} ({tables.labels(frame)})",
     )
 
 
 def latencies(frame: pandas.DataFrame, metric: str, parts: tuple[str, ...] = ("median", "p99")) -> Styler:
-    """Arms down, concurrencies across: median and p99 of `tpot` or `ttft` in ms, means over repeats."""
-    usable, rows = comparisons.usable(frame), []
-    for arm in dict.fromkeys(frame["arm"]):
-        row = {"arm": arm}
-        for concurrency in sorted(frame["concurrency"].unique()):
-            cells = usable[(usable["arm"] == arm) & (usable["concurrency"] == concurrency)]
-            values = [cells[f"{part}_{metric}_ms"].mean() for part in parts if f"{part}_{metric}_ms" in cells]
-            row[str(concurrency)] = (
-                " / ".join(tables.DASH if math.isnan(value) else f"{value:,.1f}" for value in values)
-                if len(cells)
-                else tables.withheld(frame, arm, concurrency)
+    """Arms down, concurrencies across: median and p99 of `tpot` or `ttft` in ms, over the requests of all blocks."""
+    table = comparisons.latencies(frame, metric).set_index(["arm", "concurrency"])
+    rows = [
+        {"arm": arm}
+        | {
+            str(concurrency): " / ".join(
+                tables.DASH if math.isnan(value) else f"{value:,.1f}"
+                for value in table.loc[(arm, concurrency), list(parts)]
             )
-        rows.append(row)
+            if (arm, concurrency) in table.index
+            else tables.withheld(frame, arm, concurrency)
+            for concurrency in sorted(frame["concurrency"].unique())
+        }
+        for arm in dict.fromkeys(frame["arm"])
+    ]
     return tables.style(
-        pandas.DataFrame(rows), f"{metric.upper()} in ms by concurrency, {' / '.join(parts)} ({tables.labels(frame)})"
+        pandas.DataFrame(rows),
+        f"{metric.upper()} in ms by concurrency, {' / '.join(parts)} over the requests of all blocks; "
+        f"{tables.few_requests()} ({tables.labels(frame)})",
     )
 
 

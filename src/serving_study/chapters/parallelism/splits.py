@@ -227,10 +227,10 @@ def pairs(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def efficiency(frame: pandas.DataFrame, metric: str = THROUGHPUT) -> pandas.DataFrame:
-    """`model`, `arm`, `gpus` (over those of the baseline), `concurrency`, `multiple` with the interval's ends `low` and
-    `high`, its `claim` with `more_blocks` and `margin`, and `efficiency` = multiple / gpus.
+    """`model`, `arm`, `gpus` (over those of the baseline), `concurrency`, `multiple` with what is claimed of it
+    (`claims.CLAIMED`), and `efficiency` = multiple / gpus.
     """
-    columns = ["model", "arm", "gpus", "concurrency", "multiple", "low", "high", "claim", "more_blocks", "margin"]
+    columns = ["model", "arm", "gpus", "concurrency", "multiple", *claims.CLAIMED]
     columns, parts = [*columns, "efficiency"], []
     for name, model_cells in groups(frame).items():
         first, gpus = baseline(model_cells), {arm: split.gpus for arm, split in by_arm(model_cells).items()}
