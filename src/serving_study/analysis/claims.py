@@ -140,7 +140,7 @@ def compare(
     table = pandas.DataFrame(rows, columns=["arm", by, "ratio", "low", "high", "claim", "blocks"])
     more = [_more_blocks(final.get(row[:2]), row[2:], margin) for row in rows]
     table["more_blocks"] = pandas.Series(more, index=table.index, dtype=object)
-    table["more_minutes"] = pandas.to_numeric(table["more_blocks"]) * _block_s(frame) / 60
+    table["more_minutes"] = pandas.to_numeric(table["more_blocks"]) * (_block_s(frame) / 60 if any(more) else math.nan)
     table["margin"] = margin
     table["repeat_of"] = table["arm"].map(repeats(frame)).astype(object)
     return table
@@ -255,7 +255,7 @@ def _block_s(frame: pandas.DataFrame) -> float:
         return math.nan
     seconds = blocks = 0.0
     for _, cells in frame.groupby("run"):
-        at = pandas.to_datetime(cells["at"], errors="coerce", utc=True).dropna()
+        at = pandas.to_datetime(cells["at"], errors="coerce", utc=True, format="ISO8601").dropna()
         if cells["repeat"].nunique() > 1 and len(at) > 1:
             share = len(at) / (len(at) - 1)  # the time before the first cell's end is in no difference
             seconds += share * (at.max() - at.min()).total_seconds()
