@@ -12,7 +12,7 @@ import psutil
 import pytest
 from fake_study import CRASHED, OUT_OF_MEMORY, both, cells, failed, starts, wait_for
 
-from serving_study import files, loads
+from serving_study import files, loads, paths
 from serving_study.engines import base
 from serving_study.errors import DatasetError, EngineEnvironmentError, HostError, ModelError, ServerError, StoreError
 from serving_study.measure import life, sweep
@@ -120,6 +120,8 @@ def test_a_server_that_recovers_gives_the_cell_again(study, monkeypatch):
     results = sweep.run(study.plan([study.arm("once", fault="dead-after", lives=1)], repeats=2))
     assert starts(results)["once"]["outcome"] == "ok" and len(starts(results)["once"]["lost_cells"]) == 1
     assert [cell["certificate"]["verdict"] for cell in cells(results).values()] == ["pass", "pass"]
+    kept = {log.name for log in results.run.start_folder("once").glob("*.log")}
+    assert kept == {"server.log", "server-lost.log"}  # each server's own, or the cause of the first one's end were gone
 
 
 @both
@@ -174,9 +176,31 @@ def test_a_load_generator_that_ends_costs_its_cell_and_no_other_arm(study, monke
         "the load generator ended: exit code 139" in record["reason"] and "Segmentation fault" in record["reason"]
         for record in starts(results).values()
     )
+    # The command to read its log is for the terminal; what is stored has no path of this machine.
+    assert all("load-generator.log" in record["reason"] for record in starts(results).values())
+    assert not any(str(paths.RESULTS) in record["reason"] for record in starts(results).values())
     study.assert_nothing_left()
     monkeypatch.delenv("CRASH")
     assert set(sweep.run(with_four).frame()["certificate"]) == {"pass"}
+
+
+def test_a_load_that_fails_as_its_server_ends_has_the_server_s_cause(study, monkeypatch):
+    """The client is refused before the process has ended; the record names what ended it."""
+    real, killed = loads.Generator._answer, []
+
+    def answer(generator, deadline, server):
+        found = real(generator, deadline, server)
+        if server and found["id"] == 3 and not killed:
+            killed.append(server.pid)
+            os.kill(server.pid, signal.SIGKILL)
+            return found | {"ok": False, "error": "ClientConnectorError: Cannot connect"}
+        return found
+
+    monkeypatch.setattr(loads.Generator, "_answer", answer)
+    results = sweep.run(study.plan([study.arm("once")], repeats=2))
+    [lost] = starts(results)["once"]["lost_cells"]
+    assert killed and "ClientConnectorError" not in lost["reason"] and "SIGKILL" in lost["reason"]
+    assert len(cells(results)) == 2
 
 
 FIGURES = {"weights_gib": 0.25, "kv_cache_tokens": 12288, "max_concurrency": 6.0}

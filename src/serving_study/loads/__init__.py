@@ -21,6 +21,7 @@ from ..engines import base, vllm
 from ..engines.logs import tail
 from ..environments import ENGINE_SIDE, Environment
 from ..errors import LoadError, ServerError
+from ..servers import client
 from ..servers.fleet import Fleet
 from . import prompts
 from .datasets import Dataset
@@ -187,6 +188,7 @@ class Generator:
         if answer.get("watched"):
             answer["watched"] = [{name: row[sample] for name, sample in watched.items()} for row in answer["watched"]]
         if not answer["ok"]:
+            server.require_alive(client.LAST_WORDS_S)  # a server that is dying says why, the generator does not
             raise LoadError(f"the load {load.name} could not be driven", value=answer["error"], next=f"less {self.log}")
         return answer
 

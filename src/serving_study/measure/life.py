@@ -215,6 +215,8 @@ class Life:
         self._close()
         if self._figures and not self._restarted and isinstance(error, ServerError | LoadError):
             self._restarted = True
+            for log in bench.run.start_folder(self.arm.name, self.number).glob("*.log"):
+                log.rename(log.with_name(f"{log.stem}-lost.log"))  # the next server writes its own
             what = left[0].name if left else f"{self.arm.name}: warming up"
             self._lost.append({"cell": what, "reason": failure["reason"]})
             bench.progress.say(f"{what}: {failure['reason']}; the server is started once more")

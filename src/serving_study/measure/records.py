@@ -134,19 +134,24 @@ class StartRecord:
                 **arm.columns(),
                 **({"life": self.life} if self.life > 1 else {}),
                 "outcome": outcome,
-                "reason": reason,
-                "exit_code": exit_code,
-                "failure_s": failure_s,
-                "last_lines": list(map(logs.tidied, last_lines)),
-                "lost_cells": list(lost),
+                **_tidied({"reason": reason, "exit_code": exit_code, "failure_s": failure_s, "last_lines": last_lines}),
+                "lost_cells": list(map(_tidied, lost)),
                 "figures": figures or {},
-                **({"later": later | {"last_lines": list(map(logs.tidied, later["last_lines"]))}} if later else {}),
+                **({"later": _tidied(later)} if later else {}),
                 "command": _published(arm, command),
                 **({"other_commands": [_published(arm, words) for words in others]} if others else {}),
                 "labels": {"host": self.host, "weights": arm.weights, "acceptance": arm.acceptance},
                 "at": files.now(),
             },
         )
+
+
+def _tidied(failure: dict) -> dict:
+    """A failure without this machine's paths."""
+    tidy = {"reason": failure["reason"] and logs.tidied(failure["reason"])}
+    if "last_lines" in failure:
+        tidy["last_lines"] = list(map(logs.tidied, failure["last_lines"]))
+    return failure | tidy
 
 
 def failure_of(error: StudyError, after_s: float) -> dict:
