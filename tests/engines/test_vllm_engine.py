@@ -125,6 +125,9 @@ def test_the_environment_on_a_cpu(tmp_path, monkeypatch):
     assert vllm.environment(arm.server, CPU, python)["LD_PRELOAD"] == str(tmp_path / "lib" / "libiomp5.so")
     monkeypatch.setenv("LD_PRELOAD", "/lib/mine.so")
     assert vllm.environment(arm.server, CPU, python)["LD_PRELOAD"] == f"/lib/mine.so:{tmp_path / 'lib' / 'libiomp5.so'}"
+    assert variables["NUMBA_THREADING_LAYER"] == "workqueue"
+    monkeypatch.setenv("NUMBA_THREADING_LAYER", "omp")
+    assert vllm.environment(arm.server, CPU, python)["NUMBA_THREADING_LAYER"] == "omp"
 
 
 def test_the_environment_on_a_gpu():
@@ -134,6 +137,7 @@ def test_the_environment_on_a_gpu():
     assert variables["VLLM_NO_USAGE_STATS"] == "1" and not {
         "LD_PRELOAD",
         "VLLM_CPU_OMP_THREADS_BIND",
+        "NUMBA_THREADING_LAYER",
         "HF_HUB_OFFLINE",
     } & set(variables)
 

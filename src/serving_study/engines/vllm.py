@@ -130,6 +130,10 @@ def environment(process: Process, host: Host, python: Path) -> dict[str, str]:
             if own_cores == list(range(own_cores[0], own_cores[-1] + 1))
             else ",".join(map(str, own_cores))
         )
+        # numba's OpenMP layer shares the runtime with torch. vLLM's n-gram look-up sets its number of threads and then
+        # "restores" numba's own, which is one where numba was imported by a bound process: the model then runs on one
+        # core, or on all, by the luck of a start.
+        variables["NUMBA_THREADING_LAYER"] = os.environ.get("NUMBA_THREADING_LAYER", "workqueue")
     return variables | {key: str(value) for key, value in process.environment.items()}
 
 

@@ -95,7 +95,8 @@ class Bench:
 
 
 class Life:
-    """One life of an arm's servers. A server that dies is started once more, for what is left.
+    """One life of an arm's servers. A server that dies is started once more, for what is left; the logs of the first
+    end in `-lost.log` then.
 
     Whatever fails ends this life alone, with its cause on record beside the figures of its start where it had one;
     StoreError ends the run. A context manager: the servers are stopped however it is left.

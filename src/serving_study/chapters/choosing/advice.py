@@ -26,11 +26,10 @@ from ...hardware import ceilings, hosts, prices
 from ...results import certificates, store
 from ...theory import predictions
 
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
 SLOS = {
     f"{latency}_{statistic}_ms": f"{column}_{latency}_ms"
-    for latency in LATENCIES
+    for latency in comparisons.LATENCIES
     for statistic, column in STATISTICS.items()
 }
 PREDICTED = {"ttft_p50_ms": "ttft_ms", "tpot_p50_ms": "tpot_ms"}

@@ -122,6 +122,6 @@ def effect_row(technique, arm, against, basis, host, metric, concurrency, ratio,
     """One row of `effects`; what is not given is missing."""
     row = {"technique": technique.name, "arm": arm, "against": against, "basis": basis, "host": host, "metric": metric}
     missing = {"low": math.nan, "high": math.nan, "labels": "", "requests": math.nan, "repeats": math.nan}
-    missing |= dict.fromkeys(("claim", "more_blocks", "model")) | {"more_minutes": math.nan, "margin": math.nan}
-    missing |= {"control": False}
+    missing |= {"claim": None, "more_blocks": None, "more_minutes": math.nan, "margin": math.nan}
+    missing |= {"model": None, "control": False}
     return missing | row | {"concurrency": concurrency, "ratio": float(ratio)} | columns
