@@ -13,6 +13,7 @@ from serving_study import errors, paths
 from serving_study.chapters import book
 from serving_study.chapters import speculation_plan as speculation
 from serving_study.doctor import checks, folder_checks, host_checks
+from serving_study.engines import vllm
 from serving_study.measure.mechanisms import mechanism
 from serving_study.results import certificates
 
@@ -58,6 +59,7 @@ KNOWN = {
 OTHERS = {name for name, kind in vars(errors).items() if isinstance(kind, type)} | set(
     speculation.SpeculativeDecoding.model_fields
 )
+SETTING = re.compile(r"`([A-Z_]+=\w+)`")
 
 
 def rows() -> list[list[str]]:
@@ -88,7 +90,13 @@ def test_every_check_that_is_named_exists(kind):
 
 def test_what_catches_a_trap_is_named_with_its_kind():
     for caught in [row[2] for row in rows()] + [row["caught by"] for row in FAULTS]:
-        assert set(CODE.findall(NAMED.sub("", caught))) <= OTHERS, caught
+        assert set(CODE.findall(SETTING.sub("", NAMED.sub("", caught)))) <= OTHERS, caught
+
+
+def test_a_setting_that_the_page_names_is_one_that_servers_get():
+    settings = {setting for row in rows() for setting in SETTING.findall(row[2])}
+    source = inspect.getsource(vllm.environment)
+    assert settings and all(all(f'"{part}"' in source for part in setting.split("=")) for setting in settings), settings
 
 
 def test_every_check_is_on_the_page():
