@@ -36,7 +36,7 @@ def profile(plan, arm, folder: Path) -> dict:
         },
         environment=arm.environment | {"VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1"},
     )
-    with lifetime.serve(arm, plan.host, plan.environment, folder) as server:
+    with lifetime.serve(arm, plan.host, plan.environment_of, folder) as server:
         client.complete(server.url, arm.model.name, "Once upon a time", TOKENS, 120, ignore_eos=True)
         for verb in ("start_profile", "stop_profile"):
             if verb == "stop_profile":

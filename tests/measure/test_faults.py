@@ -341,7 +341,7 @@ def test_a_kernels_colours_do_not_reach_a_server(study, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("CLICOLOR_FORCE", "1")
     plan, folder = study.plan([study.arm("good")]), study.folder / "log"
-    with lifetime.serve(plan.arms[0], plan.host, plan.environment, folder) as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment_of, folder) as server:
         variables = psutil.Process(server.pid).environ()
     assert not {"FORCE_COLOR", "CLICOLOR_FORCE"} & set(variables)
 
@@ -479,7 +479,7 @@ def test_a_server_does_not_outlive_its_warden(study):
     folder.mkdir()
     with (
         pytest.raises(ServerError, match="good: the server ended"),
-        lifetime.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+        lifetime.serve(plan.arms[0], plan.host, plan.environment_of, folder) as server,
     ):
         assert study.alive() == {server.pid} and server.owns_port() is True
         server.running[0].warden.kill()

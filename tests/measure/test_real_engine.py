@@ -143,7 +143,7 @@ def test_a_load_that_the_real_parser_refuses_is_an_error_with_its_cause(
     plan = replace(study.plan([arm], prompts=3, output_tokens=4), environment=environment)
     with (
         loads.Generator(environment, tmp_path / "generator.log") as generator,
-        lifetime.serve(arm, plan.host, environment, tmp_path) as server,
+        lifetime.serve(arm, plan.host, plan.environment_of, tmp_path) as server,
     ):
         real = loads.Load.arguments
         with monkeypatch.context() as changed:
@@ -184,7 +184,7 @@ def test_a_real_server_from_a_template_is_as_one_that_starts_by_itself(environme
     arm = Arm.of("real", target, options=options, environment={"VLLM_CPU_KVCACHE_SPACE": 1}, gpus=0)
     host, seen = hosts.detect("cpu"), []
     for how in (templates.kept, contextlib.nullcontext):
-        with how(), lifetime.serve(arm, host, environment, tmp_path / how.__name__) as server:
+        with how(), lifetime.serve(arm, host, lambda _: environment, tmp_path / how.__name__) as server:
             tree = {}
             for process in [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]:
                 words = " ".join(process.cmdline()).strip()

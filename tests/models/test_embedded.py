@@ -108,9 +108,9 @@ def test_rounding_is_to_nearest_even():
     values = np.concatenate([rng.standard_normal(5000).astype(np.float32) * scale for scale in (1e-20, 1.0, 1e20)])
     ties = ((np.arange(512, dtype=np.uint32) + 0x3F80) << 16 | 0x8000).view(np.float32)
     values = np.concatenate([values, ties, np.float32([0.0, -0.0, 1.0, -2.5])])
-    assert np.array_equal(as_float(embedded._bf16(values)), bf16(values))
-    assert as_float(embedded._bf16(np.float32([1.00390625])))[0] == 1.0  # a tie goes to the even neighbour
-    assert as_float(embedded._bf16(np.float32([1.01171875])))[0] == np.float32(1.015625)
+    assert np.array_equal(as_float(embedded.bf16(values)), bf16(values))
+    assert as_float(embedded.bf16(np.float32([1.00390625])))[0] == 1.0  # a tie goes to the even neighbour
+    assert as_float(embedded.bf16(np.float32([1.01171875])))[0] == np.float32(1.015625)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
@@ -128,7 +128,7 @@ def test_every_tensor_comes_back(small, truth):
         for layer in range(LAYERS)
         for ours, theirs in embedded.LAYER.items()
     }
-    tensors = embedded._read_raw(small / "model.safetensors")
+    tensors = embedded.read_raw(small / "model.safetensors")
     assert set(tensors) == set(names.values()) and set(names) == set(truth)
     for ours, theirs in names.items():
         kind, shape, raw = tensors[theirs]
@@ -206,7 +206,7 @@ def test_another_architecture_is_refused(tmp_path):
 def test_first_layers_keeps_those_the_embedding_and_the_vocabulary(small, cache):
     out = embedded.first_layers(small, 2)
     assert out == cache / "models" / "tiny-first-2-layers"
-    kept, whole = embedded._read_raw(out / "model.safetensors"), embedded._read_raw(small / "model.safetensors")
+    kept, whole = embedded.read_raw(out / "model.safetensors"), embedded.read_raw(small / "model.safetensors")
     assert set(kept) == {name for name in whole if not name.startswith("model.layers.2.")}
     assert all(kept[name][:2] == whole[name][:2] and bytes(kept[name][2]) == bytes(whole[name][2]) for name in kept)
     before, after = (json.loads((folder / "config.json").read_text()) for folder in (small, out))

@@ -280,7 +280,7 @@ def test_tables_are_derived_at_any_time(known):
     header, rows = (run.folder / "cells.csv").read_text().splitlines()[0], pandas.read_csv(run.folder / "cells.csv")
     assert header.startswith(
         "host,section,run,arm,load,concurrency,repeat,certificate,"
-        "technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,completed,failed,"
+        "technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,engine,engine_version,completed,failed,"
     )
     assert header.split(",") == list(store.CELL_COLUMNS)
     by_arm = rows.set_index("arm")
@@ -290,7 +290,7 @@ def test_tables_are_derived_at_any_time(known):
     starts = (run.folder / "starts.csv").read_text()
     assert (
         starts.splitlines()[0]
-        == "host,section,run,arm,technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,outcome,reason,"
+        == "host,section,run,arm,technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,engine,engine_version,outcome,reason,"
         "weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
     )
     table = pandas.read_csv(io.StringIO(starts)).set_index("arm")

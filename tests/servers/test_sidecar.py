@@ -120,7 +120,7 @@ def test_a_process_that_is_killed_is_the_one_that_the_arm_names(study, role, nam
     folder = study.folder / "log"
     with (
         pytest.raises(ServerError) as caught,
-        lifetime.serve(plan.arms[0], plan.host, plan.environment, folder) as server,
+        lifetime.serve(plan.arms[0], plan.host, plan.environment_of, folder) as server,
     ):
         [pid] = [event["pid"] for event in study.events("server") if event["arm"] == role]
         os.kill(pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ def test_a_process_that_is_killed_is_the_one_that_the_arm_names(study, role, nam
 
 def test_who_ended_first_is_said_each_time_that_it_is_asked(study):
     plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
-    with lifetime.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment_of, study.folder / "log") as server:
         for role in ("pair", "sidecar"):
             [pid] = [event["pid"] for event in study.events("server") if event["arm"] == role]
             os.kill(pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_who_ended_first_is_said_each_time_that_it_is_asked(study):
 
 def test_all_processes_are_frozen_and_go_on_together(study):
     plan = study.plan([study.arm("pair", sidecar={"chunk_size": 128})])
-    with lifetime.serve(plan.arms[0], plan.host, plan.environment, study.folder / "log") as server:
+    with lifetime.serve(plan.arms[0], plan.host, plan.environment_of, study.folder / "log") as server:
         pids = [event["pid"] for event in study.events("server")]
         assert len(pids) == 2
         server.freeze()

@@ -32,7 +32,7 @@ LATENCIES = {  # seconds of a request's record
 KINDS = (
     ("random weights", "weights", "random"),
     ("prescribed acceptance", "acceptance", "prescribed"),
-    ("modified engine", "engine", "modified"),
+    ("modified engine", "engine_files", "modified"),
 )
 
 

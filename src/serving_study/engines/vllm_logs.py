@@ -9,8 +9,10 @@ only a consequence where another process has one.
 
 import re
 import signal
+from collections.abc import Mapping
 
 from . import base, logs
+from .process import Process
 
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError: CUDA out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMG]iB)\. GPU \d+ has a "
@@ -97,6 +99,36 @@ def start_figures(log: str) -> dict:
     if "kv_cache_tokens" in figures:
         figures["kv_cache_tokens"] = int(figures["kv_cache_tokens"])
     return figures
+
+
+# By `base.SETTINGS`: where the log says what holds, and what it is given as.
+SAID = (
+    ("dtype", r"with config: .*?\bdtype=torch\.(\w+)", str),
+    ("kv_cache_dtype", r"with config: .*?\bkv_cache_dtype=([\w.]+)", str),
+    ("max_model_len", r"with config: .*?\bmax_seq_len=(\d+)", int),
+    ("prefix_caching", r"with config: .*?\benable_prefix_caching=(\w+)", "True".__eq__),
+    ("chunked_prefill", r"with config: .*?\benable_chunked_prefill=(\w+)", "True".__eq__),
+    ("cuda_graphs", r"with config: .*?'cudagraph_mode': <CUDAGraphMode\.(\w+)", str),
+    ("seed", r"with config: .*?\bseed=(\d+)", int),
+    ("max_batched_tokens", r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)", int),
+    ("max_batched_tokens", r"non-default args: .*?'max_num_batched_tokens': (\d+)", int),
+    ("max_num_seqs", r"non-default args: .*?'max_num_seqs': (\d+)", int),
+    ("memory_share", r"non-default args: .*?'gpu_memory_utilization': ([\d.]+)", float),
+    ("attention_backend", r"Using (\w+) attention backend", str),
+    ("threads", r"core ids=\[([\d, ]+)\]", lambda cores: len(cores.split(","))),
+    ("scheduling", r"(Asynchronous) scheduling is enabled", str.lower),
+    ("speculation", r"with config: .*?\bspeculative_config=SpeculativeConfig\(method='(\w+)'", str),
+)
+
+
+def settings(process: Process, log: str, reports: Mapping[str, object]) -> dict:
+    """What holds in the started server, by `base.SETTINGS`; a cache whose type is `auto` has the weights'."""
+    log = logs.plain(log)
+    said = {name: kind(match[1]) for name, pattern, kind in SAID if (match := re.search(pattern, log))}
+    if said.get("kv_cache_dtype") == "auto" and "dtype" in said:
+        said["kv_cache_dtype"] = said["dtype"]
+    tokens = {name: value for name, value in start_figures(log).items() if name == "kv_cache_tokens"}
+    return {name: value for name in base.SETTINGS if (value := (said | tokens).get(name)) is not None}
 
 
 def phase(log: str) -> str:

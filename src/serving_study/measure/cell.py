@@ -78,6 +78,8 @@ def measure_cell(
         "run": run.name,
         "arm": cell.arm.name,
         **cell.arm.columns(),
+        "engine": cell.arm.engine,
+        "engine_version": engine.version(server.environment.versions),
         "load": cell.load.name,
         "concurrency": cell.load.concurrency,
         "repeat": cell.repeat,

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..environments import Environment
 from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
 from ..hardware import cgroups, hosts
 from ..hardware.hosts import Host
@@ -36,8 +35,8 @@ class Starter:
     done: nothing but the present server runs while a cell is measured, and only one loads a model. A context manager:
     what was not taken is stopped."""
 
-    def __init__(self, host: Host, environment: Environment, run: Run, port: int, *, in_pairs: bool):
-        self.host, self.environment, self.run, self.port, self.in_pairs = host, environment, run, port, in_pairs
+    def __init__(self, host: Host, environment_of: fleet.EnvironmentOf, run: Run, port: int, *, in_pairs: bool):
+        self.host, self.environment_of, self.run, self.port, self.in_pairs = host, environment_of, run, port, in_pairs
         self.lives: dict[str, int] = {}  # arm to how many it has had in this run
         self._ahead: Fleet | None = None
 
@@ -56,7 +55,7 @@ class Starter:
         launched = self._take(arm)
         next_server = self._begin(following) if following and not launched else None
         with lifetime.serve(
-            arm, self.host, self.environment, folder, port=self.port, launched=launched, next_server=next_server
+            arm, self.host, self.environment_of, folder, port=self.port, launched=launched, next_server=next_server
         ) as server:
             yield server
 
@@ -72,7 +71,7 @@ class Starter:
         if self._ahead is None and self.in_pairs:
             with contextlib.suppress(StudyError, OSError):
                 folder = self.run.start_folder(arm.name, self.lives.get(arm.name, 0) + 1)
-                self._ahead = fleet.launch(arm, self.host, self.environment, folder)
+                self._ahead = fleet.launch(arm, self.host, self.environment_of, folder)
         return self._ahead
 
 

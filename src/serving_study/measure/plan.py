@@ -9,13 +9,14 @@ measurements. What can mislead: an estimate comes from what this host took befor
 
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas
 
 from .. import engines, files
+from ..engines.process import Process
 from ..environments import Environment, variables
 from ..hardware.hosts import Host
 from ..loads import Load
@@ -46,6 +47,9 @@ class Cell:
 class Plan:
     """What one section measures on one host. Without loads it only starts servers (`starts`).
 
+    `environment` is the load generator's, and that of every engine which has none of its own in `environments`, by the
+    engine's name.
+
     Each arm has at least `repeats` blocks in at least `lives` lives; more follow for what is not decided until
     `minutes` are spent on the section. `decisions` tells that of a frame of cells: one row a claim, `arm`, `load` (its
     name), `decided`, `half_width` (a natural logarithm), `blocks`. `side_by_side` keeps the servers of all arms alive,
@@ -71,6 +75,15 @@ class Plan:
     only: dict[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # arm to the names of its loads, where it does not have all
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+
+    def environment_of(self, process: Process) -> Environment:
+        """The environment of a process's engine."""
+        return self.environments.get(process.engine, self.environment)
+
+    def version_of(self, process: Process) -> str | None:
+        """The version of a process's engine; None where it is not installed."""
+        return engines.get(process.engine).version(self.environment_of(process).versions)
 
     def loads_of(self, arm: Arm) -> tuple[Load, ...]:
         return tuple(load for load in self.loads if arm.name not in self.only or load.name in self.only[arm.name])
@@ -84,21 +97,31 @@ class Plan:
         }
 
     def identity_of(self, arm: Arm) -> dict:
-        """What decides an arm's results: the arm, its engine's version where that is not the environment's, the
+        """What decides an arm's results: the arm, the versions of engines that are not the load generator's, the
         versions of what it needs beside the engine, and the caller's variables that reach its server.
         """
-        needed = {name: self.environment.versions.get(name) for name in arm.distributions}
-        version = engines.get(arm.engine).version(self.environment.versions)
+        environment, version = self.environment_of(arm.server), self.version_of(arm.server)
+        needed = {name: environment.versions.get(name) for name in arm.distributions}
+        others = {
+            process.engine: {"version": self.version_of(process)} | self.environment_of(process).identity()
+            for process in self._elsewhere(arm)
+        }
         if given := variables.deciding():
-            set_here = engines.get(arm.engine).environment(arm.server, self.host, self.environment.python)
+            set_here = engines.get(arm.engine).environment(arm.server, self.host, environment.python)
             given = {name: value for name, value in given.items() if name == "LD_PRELOAD" or name not in set_here}
-        identity = {"engine_version": version if version != self.environment.vllm else None}
-        identity |= {"distributions": needed, "variables": given}
+        identity = {"engine_version": version if version != environment.vllm and not others else None}
+        identity |= {"environments": others, "distributions": needed, "variables": given}
         return arm.identity() | {name: value for name, value in identity.items() if value}
 
+    def _elsewhere(self, arm: Arm) -> list[Process]:
+        """The arm's processes that have an environment of their own engine's."""
+        return [process for process in arm.processes if process.engine in self.environments]
+
     def engine_in_words(self) -> str:
-        """The engines of the arms with their versions."""
-        return engines.in_words([arm.engine for arm in self.arms] or ["vllm"], self.environment.versions)
+        """The engines of the arms that can run, or of all, with their versions."""
+        arms = self.supported or self.arms
+        versions = {arm.engine: self.environment_of(arm.server).versions for arm in arms}
+        return engines.in_words(versions or {"vllm": self.environment.versions})
 
     @property
     def baseline(self) -> Arm:
@@ -177,9 +200,8 @@ class Plan:
         """Whether the next arm's server may import beside the present one: on a CPU with two cores, a port of its own
         and the memory. Never on a GPU, where an engine sizes its memory by what is free.
         """
-        wanted = (
-            max((preflight.cpu_memory_gib(arm) for arm in self.arms if not arm.unsupported), default=0.0)
-            + preflight.IMPORTED_GIB
+        wanted = max(map(preflight.cpu_memory_gib, self.supported), default=0.0) + max(
+            map(preflight.imported_gib, self.supported), default=0.0
         )
         return not self.host.gpus and self.host.cpus > 1 and not self.port and wanted <= self.host.free_memory_gib
 

@@ -11,7 +11,7 @@ import pandas
 
 from .. import __version__, files, paths
 from ..engines import logs
-from ..environments import variables
+from ..environments import Environment, variables
 from ..errors import ServerError, StudyError
 from ..results import sources, store
 from ..results.store import Run, Store
@@ -58,7 +58,8 @@ class Results:
 
 
 def record_of(plan: Plan) -> dict:
-    """A plan's run.json when a run begins."""
+    """A plan's run.json when a run begins; `environments` are those of other engines than the load generator's."""
+    others = {name: _environment(environment) for name, environment in plan.environments.items()}
     return {
         "schema": store.SCHEMA,
         "host": plan.host.as_dict(),
@@ -72,6 +73,7 @@ def record_of(plan: Plan) -> dict:
             "git": sources.git_commit(),
             "source_sha256": sources.digest(plan.section),
             "variables": variables.deciding(),
+            **({"environments": others} if others else {}),
         },
         "models": {model.name: model.identity() for arm in plan.arms for model in (arm.model, arm.draft) if model},
         "dataset": plan.loads[0].dataset.identity() if plan.loads else None,
@@ -79,6 +81,17 @@ def record_of(plan: Plan) -> dict:
         "notes": list(plan.notes),
         "began": files.now(),
     }
+
+
+def _environment(environment: Environment) -> dict:
+    record = {
+        "name": environment.name,
+        "python": environment.python_version,
+        "versions": environment.versions,
+        "modified": list(environment.modified),
+        "missing": environment.missing and logs.tidied(environment.missing),
+    }
+    return {name: value for name, value in record.items() if value}
 
 
 def write_timing(run: Run, record: dict, timing: dict[str, float]) -> None:
@@ -99,10 +112,13 @@ class StartRecord:
     arm: Arm
     key: str
     life: int = 1
+    environment: str = ""
+    engine_version: str | None = None
 
     @classmethod
     def of(cls, plan: Plan, run: Run, arm: Arm, life: int = 1) -> "StartRecord":
-        return cls(plan.section, plan.host.name, run, arm, plan.arm_key(arm), life)
+        version, environment = plan.version_of(arm.server), plan.environment_of(arm.server).name
+        return cls(plan.section, plan.host.name, run, arm, plan.arm_key(arm), life, environment, version)
 
     def write(
         self,
@@ -132,6 +148,9 @@ class StartRecord:
                 "run": self.run.name,
                 "arm": arm.name,
                 **arm.columns(),
+                "engine": arm.engine,
+                "engine_version": self.engine_version,
+                "environment": self.environment,
                 **({"life": self.life} if self.life > 1 else {}),
                 "outcome": outcome,
                 **_tidied({"reason": reason, "exit_code": exit_code, "failure_s": failure_s, "last_lines": last_lines}),

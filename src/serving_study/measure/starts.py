@@ -98,7 +98,7 @@ def _start(plan: Plan, run: Run, arm: Arm) -> str | None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with lifetime.serve(arm, plan.host, plan.environment, folder, port=plan.port) as server:
+        with lifetime.serve(arm, plan.host, plan.environment_of, folder, port=plan.port) as server:
             figures = server.start
             figures = figures | engine.cache_figures(metrics.scrape(server.url))
             record.write("ok", figures=figures)

@@ -162,7 +162,7 @@ def _measure(course: Course, run: Run, unsupported: list[Arm]) -> None:
         try:
             for arm in unsupported:
                 StartRecord.of(plan, run, arm).write("unsupported", reason=arm.unsupported)
-            starter = Starter(plan.host, plan.environment, run, plan.port, in_pairs=plan.starts_in_pairs())
+            starter = Starter(plan.host, plan.environment_of, run, plan.port, in_pairs=plan.starts_in_pairs())
             with Generator(plan.environment, _log(run)) as generator, starter:
                 bench = Bench(plan, run, starter, generator, progress, estimate, timing)
                 rounds = _sittings if plan.side_by_side else _turns

@@ -87,7 +87,7 @@ def first_layers(source: Path, count: int) -> Path:
         for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
             shutil.copy(source / name, unfinished / name)
         (unfinished / "config.json").write_text(json.dumps(config, indent=2))
-        tensors = _read_raw(source / "model.safetensors")
+        tensors = read_raw(source / "model.safetensors")
         kept = {
             name: tensor
             for name, tensor in tensors.items()
@@ -121,7 +121,7 @@ def with_heads(source: Path, heads: int) -> Path:
         (unfinished / "config.json").write_text(
             json.dumps(config | {"num_attention_heads": heads, "num_key_value_heads": heads // group}, indent=2)
         )
-        tensors = _read_raw(source / "model.safetensors")
+        tensors = read_raw(source / "model.safetensors")
         for name, (dtype, (rows, columns), data) in [
             (name, tensor) for name, tensor in tensors.items() if ".self_attn." in name
         ]:
@@ -155,7 +155,7 @@ def convert(gguf: Path, out: Path) -> None:
             values = _unpermute(values, config["num_attention_heads"])
         elif kind == "attn_k":
             values = _unpermute(values, config["num_key_value_heads"])
-        tensors[_name(tensor.name)] = ("BF16", list(values.shape), _bf16(values))
+        tensors[_name(tensor.name)] = ("BF16", list(values.shape), bf16(values))
     (out / "config.json").write_text(json.dumps(config, indent=2))
     (out / "generation_config.json").write_text(
         json.dumps({"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]})
@@ -238,13 +238,13 @@ def _unpermute(weights: np.ndarray, heads: int) -> np.ndarray:
     return weights.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _bf16(values: np.ndarray) -> bytes:
+def bf16(values: np.ndarray) -> bytes:
     """Round float32 to bf16, to nearest, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
 
 
-def _read_raw(file: Path) -> dict:
+def read_raw(file: Path) -> dict:
     """A safetensors file's tensors as they lie: name to (dtype, shape, bytes)."""
     raw = file.read_bytes()
     length = int.from_bytes(raw[:8], "little")

@@ -42,6 +42,7 @@ NAMES = {
     "vllm:time_to_first_token_seconds_sum": base.TTFT_SUM,
 }
 AGAIN = "-again"
+ENGINE = "vllm"  # of every cell and start before they named theirs
 SPECULATES = re.compile(r"(?P<method>ngram|draft|eagle\d*)-k(?P<k>\d+)(?:-(?P<distinction>.+))?")
 SPLITS = re.compile(
     r"(?P<model>.+?)-(?P<split>(?:(?:tp|pp|dp|replicas)\d+-?)+)(?P<ep>-?ep(?![a-z]))?(?P<distinction>.*)"

@@ -51,13 +51,15 @@ CELL_COLUMNS = (
     "repeat",
     "certificate",
     *COLUMNS,
+    "engine",
+    "engine_version",
     *METRICS,
     *(f"steady_{name}" for name in STEADY),
     *SPECULATION,
     "temperature",
     "weights",
     "acceptance",
-    "engine",
+    "engine_files",
     "life",
     "sitting",
     "at",
@@ -70,6 +72,8 @@ START_COLUMNS = (
     "run",
     "arm",
     *COLUMNS,
+    "engine",
+    "engine_version",
     "outcome",
     "reason",
     "weights_gib",
@@ -420,7 +424,9 @@ def cell_row(cell: dict) -> dict:
     row["temperature"] = cell["asked"]["temperature"]
     row |= {
         "certificate": (cell.get("certificate") or {}).get("verdict", "unknown"),
-        **{name: cell["labels"].get(name) for name in ("weights", "acceptance", "engine")},
+        "engine": cell.get("engine", old_cells.ENGINE),
+        **{name: cell["labels"].get(name) for name in ("weights", "acceptance")},
+        "engine_files": cell["labels"].get("engine"),
     }
     return row
 
@@ -441,4 +447,4 @@ def start_row(start: dict) -> dict:
         name: (start.get("figures") or {}).get(name)
         for name in ("weights_gib", "kv_cache_tokens", "max_concurrency", "startup_s")
     }
-    return row | {"weights": start["labels"]["weights"]}
+    return row | {"engine": start.get("engine", old_cells.ENGINE), "weights": start["labels"]["weights"]}

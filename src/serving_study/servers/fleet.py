@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from . import client, preflight
 from .arm import Arm
 from .server import Server, died, start
 
+EnvironmentOf = Callable[[Process], Environment]  # the interpreter of a process's engine
 FRONT = Path(__file__).with_name("programs") / "front.py"
 CACHE_SERVER_S = 180.0  # seconds within which a cache server has to answer
 
@@ -36,7 +38,7 @@ class Fleet:
 
     arm: Arm
     host: Host
-    environment: Environment
+    environment_of: EnvironmentOf
     folder: Path
     port: int
     began: float
@@ -50,6 +52,11 @@ class Fleet:
     _servers: list[Server] = field(default_factory=list)
     _waiting: list[tuple[Process, int]] = field(default_factory=list)  # servers to be started, and their ports
     _cache_server: Server | None = None
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of its servers, the first's of several; a cache server runs there too."""
+        return self.environment_of(self.arm.server)
 
     @property
     def url(self) -> str:
@@ -87,6 +94,8 @@ class Fleet:
     def begin(self) -> None:
         """Start the processes that need no other."""
         cache = self.arm.sidecar
+        for process in self.arm.servers:
+            engines.get(process.engine).prepare(process)
         ports = [self.port] if self.arm.front == "none" else [preflight.free_port() for _ in self.arm.servers]
         self._waiting = list(zip(self.arm.servers, ports, strict=True))
         if self.arm.front == "turns":
@@ -124,12 +133,13 @@ class Fleet:
         self._start_servers()
 
     def _start_servers(self) -> None:
-        python, first = self.environment.python, 0
+        first = 0
         for number, (process, port) in enumerate(self._waiting, 1):
-            words = engines.get(process.engine).command(process, python, port)
+            environment = self.environment_of(process)
+            words = engines.get(process.engine).command(process, environment.python, port)
             if self._cache_server:
                 words = filled(words, self._cache_server.ports)
-            variables = whole_environment(process, self.host, self.environment)
+            variables = whole_environment(process, self.host, environment)
             if len(self._waiting) > 1:
                 variables |= places(process, variables, first, self.arm.ranks)
             name = "server" if number == 1 else f"server-{number}"
@@ -262,11 +272,12 @@ def places(process: Process, variables: dict, first: int, ranks: int) -> dict[st
     return {name: mark.join(parts[first : first + process.ranks])}
 
 
-def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port: int = 0) -> Fleet:
-    """Start `arm`'s processes and return at once; `folder` gets a log each. The caller has to `stop` the fleet.
+def launch(arm: Arm, host: Host, environment_of: EnvironmentOf, folder: Path, *, port: int = 0) -> Fleet:
+    """Start `arm`'s processes, each with its own engine's interpreter, and return at once; `folder` gets a log each.
+    The caller has to `stop` the fleet.
 
-    Raises HostError, before anything starts, for a busy port, too little memory or disk, or a variable that would break
-    it."""
+    Raises, before anything starts, HostError for a busy port, too little memory or disk, or a variable that would break
+    it, and ModelError for a model that its engine cannot load."""
     variables.check()
     if port:
         preflight.check_port(port)
@@ -277,7 +288,7 @@ def launch(arm: Arm, host: Host, environment: Environment, folder: Path, *, port
         shutil.rmtree(place := scratch(arm), ignore_errors=True)
         place.mkdir(parents=True)
         preflight.check_disk(place, preflight.SCRATCH_GIB)
-    fleet = Fleet(arm, host, environment, folder, port or preflight.free_port(), time.monotonic())
+    fleet = Fleet(arm, host, environment_of, folder, port or preflight.free_port(), time.monotonic())
     try:
         fleet.begin()
     except BaseException:

@@ -3,11 +3,12 @@
 Ready means that a real request came back with tokens from the right model, through a port that our own process group
 holds: a health page answers long before that, and another job's server may answer in our place.
 
-    with lifetime.serve(arm, host, environment, folder) as server:
+    with lifetime.serve(arm, host, plan.environment_of, folder) as server:
         requests to server.url
 """
 
 import contextlib
+import json
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +17,6 @@ from pathlib import Path
 
 from .. import engines
 from ..engines import base
-from ..environments import Environment
 from ..errors import ServerError
 from ..hardware.hosts import Host
 from . import client, fleet, language, preflight
@@ -31,7 +31,7 @@ PROBE_TOKENS = 24
 def serve(
     arm: Arm,
     host: Host,
-    environment: Environment,
+    environment_of: fleet.EnvironmentOf,
     folder: Path,
     *,
     port: int = 0,
@@ -39,12 +39,12 @@ def serve(
     launched: Fleet | None = None,
     next_server: Fleet | None = None,
 ):
-    """Start `arm`'s processes (or continue those `launched` earlier), wait until they answer, yield them, and stop
-    them.
+    """Start `arm`'s processes (or continue those `launched` earlier), each with the interpreter that `environment_of`
+    has for it, wait until they answer, yield them, and stop them.
 
     `next_server` is another arm's that starts at the same time; it is frozen once it loads weights, or once this one is
     ready. Raises HostError before anything starts, ServerError when a process dies or never answers."""
-    server = launched or fleet.launch(arm, host, environment, folder, port=port)
+    server = launched or fleet.launch(arm, host, environment_of, folder, port=port)
     try:
         server.thaw()
         server.start = _wait_until_ready(server, timeout_s, next_server)
@@ -96,9 +96,19 @@ def _wait_until_ready(server: Fleet, timeout_s: float, next_server: Fleet | None
         "healthy_s": healthy_s,
         "startup_s": startup_s,
         "phases": server.phases(healthy_s, startup_s),
+        "settings": _settings(server, log),
         "probe_text": text,
         "probe_sane": sane,
     }
+
+
+def _settings(server: Fleet, log: str) -> dict:
+    """What the started server says of its settings; a report that does not come leaves its settings out."""
+    engine, reports = engines.get(server.arm.engine), {}
+    for path in engine.REPORTS:
+        with contextlib.suppress(OSError, ValueError):
+            reports[path] = json.loads(client.get(f"{server.url}{path}", 10))
+    return engine.settings(server.arm.server, log, reports)
 
 
 def _go_on(server: Fleet) -> None:

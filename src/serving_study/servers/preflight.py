@@ -9,19 +9,13 @@ from pathlib import Path
 import psutil
 
 from .. import engines
+from ..engines.process import Process
 from ..errors import HostError
 from ..hardware import cgroups, hosts
 from ..hardware.hosts import Host
 from .arm import Arm
 
 SCRATCH_GIB = 2.0  # of disk, for an arm that writes there
-
-
-WORKER_GIB = 0.7  # of each further process that computes
-
-
-# A server's three processes: with a model of a few hundred million parameters, and before it is loaded.
-PROCESSES_GIB, IMPORTED_GIB = 2.2, 1.6
 
 
 def free_port() -> int:
@@ -73,11 +67,22 @@ def check_memory(arm: Arm, host: Host) -> None:
 
 
 def cpu_memory_gib(arm: Arm) -> float:
-    """Memory of the arm's server on a CPU host, about, GiB: float32 weights, KV cache, three processes."""
-    weights = sum(model.weights_gib or 0 for model in (arm.model, arm.draft) if model)
-    copies, ranks = arm.copies * 2 * weights, arm.ranks * engines.get(arm.engine).host_cache_gib(arm.server)
+    """Memory of the arm's servers on a CPU host, about, GiB: weights while they are loaded, KV cache, processes."""
     sidecar_gib = arm.sidecar.memory_gib if arm.sidecar else 0.0
-    return copies + ranks + arm.replicas * PROCESSES_GIB + (arm.ranks - arm.replicas) * WORKER_GIB + sidecar_gib
+    return sum(map(_server_gib, arm.servers)) + sidecar_gib
+
+
+def _server_gib(process: Process) -> float:
+    engine = engines.get(process.engine)
+    taken = engine.FOOTPRINT
+    weights = sum(model.weights_gib or 0 for model in (process.model, process.draft) if model)
+    caches, workers = process.ranks * engine.host_cache_gib(process), (process.ranks - 1) * taken.worker_gib
+    return process.copies * taken.copies * weights + caches + taken.processes_gib + workers
+
+
+def imported_gib(arm: Arm) -> float:
+    """What the arm's server takes before it loads anything, GiB."""
+    return engines.get(arm.engine).FOOTPRINT.imported_gib
 
 
 def check_disk(folder: Path, wanted_gib: float = 0.2) -> None:
