@@ -132,7 +132,7 @@ def random_target(folder):
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
-    embedded._write_raw(
+    embedded.write_raw(
         folder / "model.safetensors",
         {
             name: ("BF16", list(values.shape), embedded.bf16(values.astype(np.float32)))

@@ -378,7 +378,7 @@ def test_added_heads_are_zero_and_the_rest_is_as_it_was(cache, tmp_path):
         for name, shape in sizes.items()
     }
     values["model.norm.weight"] = np.arange(4, dtype=np.uint16)
-    embedded._write_raw(
+    embedded.write_raw(
         source / "model.safetensors",
         {name: ("BF16", list(value.shape), value.tobytes()) for name, value in values.items()},
     )

