@@ -79,7 +79,8 @@ class Counters:
 
     `samples` are counters (several samples are added up), `histograms` names without `_sum` and `_count`, `watched` the
     samples read after each request where requests come one by one. `finish_reason` and `position` are labels of
-    `finished_requests` and `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens of a block."""
+    `finished_requests` and `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens
+    of a block."""
 
     samples: Mapping[str, str | tuple[str, ...]]
     histograms: Mapping[str, str]

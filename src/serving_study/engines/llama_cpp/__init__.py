@@ -28,7 +28,7 @@ SERVER = "llama-server"
 RANKS = (SERVER,)
 BENCH = ("--backend", "openai", "--endpoint", "/v1/completions")
 CORES = ("", "")  # one process, whose threads its options place
-FACTS = ("llama_cpp_facts.py",)
+FACTS = ("accepted/llama_cpp.py",)
 # The weights lie in memory once, mapped from their file, and once more where they are laid out anew for the processor.
 FOOTPRINT = base.Footprint(processes_gib=0.4, imported_gib=0.1, copies=2.0)
 REPORTS = ("/props", "/v1/models")

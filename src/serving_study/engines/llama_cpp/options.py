@@ -1,7 +1,7 @@
 """What an arm asks of llama.cpp: its speculation as options, and what this version does not have.
 
 `llama-server` ends at an unknown option, and at one that it has dropped; both are looked for before it starts, by its
-own --help (`engine_side/llama_cpp_facts.py`).
+own --help (`engine_side/accepted/llama_cpp.py`).
 
     >>> speculation(Process("server", "llama-cpp", speculative={"method": "ngram", "num_speculative_tokens": 3}))
     ['--spec-type', 'ngram-simple', '--spec-ngram-simple-size-m', '3']

@@ -1,6 +1,6 @@
 """Prints, as one JSON line, which options the llama-server of this environment accepts, by its own --help.
 
-    python llama_cpp_facts.py
+    python accepted/llama_cpp.py
 
 `removed` are options that it names only to say what has replaced them; `import_failures` says why it does not run, as
 where it was built for another processor.
