@@ -25,6 +25,7 @@ from serving_study.measure.records import Results
 from serving_study.models import checkpoints
 from serving_study.models.checkpoints import Model
 from serving_study.results import store
+from serving_study.servers.arm import COLUMNS
 
 LAPTOP = Host("cpu", "x", 2, 16.0, 16.0)
 H200 = Host("h200x1", "x", 16, 128, 128, (Gpu(0, "h200", 139.8, 139.8, "9.0"),), "570")
@@ -373,7 +374,8 @@ def test_answers_are_compared_with_the_baselines_of_the_same_block(tmp_path):
     for arm, texts in (("baseline", "ab"), ("ngram-k3", "ab"), ("draft-k3", "ax")):
         for repeat, text in enumerate(texts):
             file = tmp_path / f"{arm}-{repeat}.json"
-            files.write(file, {"result": {"sample": text}, "schema": store.SCHEMA})
+            columns = dict.fromkeys(COLUMNS) | {"result": {"sample": text}, "schema": store.SCHEMA}
+            files.write(file, columns)
             rows.append(
                 {"arm": arm, "load": "chat,concurrency=1", "repeat": repeat, "certificate": "pass", "file": file}
             )
