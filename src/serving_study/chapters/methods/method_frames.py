@@ -14,12 +14,13 @@ import math
 import pandas
 
 from ...analysis import claims, comparisons
+from ...loads.workloads import NAMES
 from ...measure.records import Results
 from ...results import store
 from . import catalogue
 from .plan import BASELINE, METRIC
 
-COUNTED = ("tokens", "proposing", "rate")
+COUNTED = ("tokens", "proposing", "rate", "accepted")
 
 
 def workload_of(load: str) -> str:
@@ -56,7 +57,7 @@ def counted(frame: pandas.DataFrame) -> pandas.DataFrame:
 def speedups(frame: pandas.DataFrame) -> pandas.DataFrame:
     """One row an arm and load: the columns of `claims.compare` as speed-ups, `workload`, `concurrency`, `method` (None
     of a twin), and what was counted. Empty without a baseline."""
-    columns = ["arm", "load", "workload", "concurrency", "method", "ratio", *claims.CLAIMED, *COUNTED, "accepted"]
+    columns = ["arm", "load", "workload", "concurrency", "method", "ratio", *claims.CLAIMED, *COUNTED]
     if BASELINE not in set(frame["arm"]):
         return pandas.DataFrame(columns=columns)
     table = claims.inverted(claims.compare(frame, METRIC, BASELINE, by="load"))
@@ -67,8 +68,7 @@ def speedups(frame: pandas.DataFrame) -> pandas.DataFrame:
         method=table["arm"].map(methods_of(frame)),
     )
     table = table.join(counted(frame), on=["arm", "load"])
-    order = {load: place for place, load in enumerate(dict.fromkeys(frame["load"]))}
-    return table.sort_values("load", key=lambda loads: loads.map(order), kind="stable", ignore_index=True)
+    return table.sort_values("workload", key=lambda names: names.map(NAMES.index), kind="stable", ignore_index=True)
 
 
 def one_by_one(table: pandas.DataFrame) -> pandas.DataFrame:
@@ -77,12 +77,12 @@ def one_by_one(table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def best(table: pandas.DataFrame) -> pandas.DataFrame:
-    """Of each workload, the method with the largest speed-up that is decided, and how many were `compared`; the arm is
-    None where none is faster for sure.
+    """Of each workload, the method with the largest speed-up that is decided, how many are `faster` and how many were
+    `compared`; the arm is None where none is faster for sure. What fewer than LEAST_ACCEPTED tokens carry is no gain.
     """
     rows = []
     for workload, part in one_by_one(table).groupby("workload", sort=False):
-        faster = part[part["claim"] == claims.ABOVE]
+        faster = part[(part["claim"] == claims.ABOVE) & (part["accepted"] >= comparisons.LEAST_ACCEPTED)]
         row = faster.loc[faster["ratio"].idxmax()] if len(faster) else pandas.Series({"arm": None, "method": None})
         rows.append(
             {"workload": workload, "compared": len(part), "faster": len(faster)}

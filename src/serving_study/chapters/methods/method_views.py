@@ -20,6 +20,7 @@ COUNTED = {
     "tokens": ("tokens a step", "{:.2f}"),
     "proposing": ("steps that propose", "{:.0%}"),
     "rate": ("accepted", "{:.0%}"),
+    "accepted": ("accepted (tokens)", "{:,.0f}"),
 }
 
 
@@ -100,9 +101,8 @@ def which(table: pandas.DataFrame, frame: pandas.DataFrame) -> Figure:
     rows = one_by_one(table)
     palette = drawing.colours(rows["method"], without_grey=True)
     shapes, names = drawing.markers(palette), list(dict.fromkeys(rows["workload"]))
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(drawing.WIDTH, 1.0 + 0.85 * max(1, len(names))), sharey=True, layout="constrained"
-    )
+    size, widths = (drawing.WIDTH, 1.0 + 0.85 * max(1, len(names))), [1, 1.8]
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, sharey=True, width_ratios=widths, layout="constrained")
     step = 0.7 / max(1, len(palette))
     for number, (method, colour) in enumerate(palette.items()):
         part = rows[rows["method"] == method]
@@ -116,8 +116,9 @@ def which(table: pandas.DataFrame, frame: pandas.DataFrame) -> Figure:
         open_claims = part[part["claim"] == claims.UNDECIDED]
         right.plot(open_claims["ratio"], open_claims["y"], **look | {"markerfacecolor": "white"})
     left.set(xlabel="tokens a step", yticks=range(len(names)), yticklabels=names)
-    left.invert_yaxis()
-    right.axvline(1, color="black", lw=0.9)
+    left.set(ylim=(max(1, len(names)) - 0.5, -0.5), xlim=(0.9, None))
+    for axis in (left, right):
+        axis.axvline(1, color="black", lw=0.9)
     right.set(xlabel="pace of tokens, against no speculation")
     if len(rows):
         drawing.multiples_axis(right.xaxis)
