@@ -11,7 +11,7 @@ mislead: a counter that an engine does not have is missing, never 0.
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -79,14 +79,24 @@ class Counters:
 
     `samples` are counters (several samples are added up), `histograms` names without `_sum` and `_count`, `watched` the samples read after each
     request where requests come one by one. `finish_reason` and `position` are labels of `finished_requests` and
-    `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens of a block."""
+    `accepted_tokens_per_position`; `block_size` is a sample, and its label that holds the tokens of a block (None: its
+    value does). `begins_with` are samples that are not there before their first count, and the sample whose presence
+    says that they stand at 0."""
 
     samples: Mapping[str, str | tuple[str, ...]]
     histograms: Mapping[str, str]
     watched: Mapping[str, str]
     finish_reason: str
     position: str
-    block_size: tuple[str, str]
+    block_size: tuple[str, str | None]
+    begins_with: Mapping[str, str] = field(default_factory=dict)
+
+    def total(self, snapshot: Snapshot, name: str) -> float | None:
+        """A counter, by our name; None where the server does not have it."""
+        sample = self.samples.get(name)
+        counted = snapshot.total(sample)
+        begun = counted is None and snapshot.total(self.begins_with.get(sample)) is not None
+        return 0.0 if begun else counted
 
 
 # What a started server says of its settings, whatever it calls them; what it does not say is missing.

@@ -41,7 +41,7 @@ def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Seq
     `finished` has the finished requests by reason, each histogram its `count` and `sum_s`."""
     result = {}
     for name in names:
-        start, end = (snapshot.total(counters.samples.get(name)) for snapshot in (before, after))
+        start, end = (counters.total(snapshot, name) for snapshot in (before, after))
         result[name] = None if end is None else end - (start or 0)
     earlier, finished = (
         snapshot.by_label(counters.samples.get(base.FINISHED_REQUESTS), counters.finish_reason)
@@ -60,7 +60,9 @@ def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Seq
 
 def block_tokens(snapshot: Snapshot, counters: Counters) -> int | None:
     """Tokens of a block of the server's KV cache; None when it does not report them."""
-    sizes = [size for size in snapshot.by_label(*counters.block_size) if size.isdigit()]
+    sample, label = counters.block_size
+    values = {f"{value:g}" for (name, _), value in snapshot.series.items() if name == sample}
+    sizes = [size for size in (snapshot.by_label(sample, label) if label else values) if size.isdigit()]
     return int(sizes[0]) if len(sizes) == 1 else None
 
 
