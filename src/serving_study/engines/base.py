@@ -75,13 +75,13 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Counters:
-    """Which samples of an engine's /metrics are our counters; what it does not have is left out.
+    """Which samples of an engine's metrics are our counters; what it does not have is left out.
 
     `samples` are counters (several samples are added up), `histograms` names without `_sum` and `_count`, `watched` the samples read after each
     request where requests come one by one. `finish_reason` and `position` are labels of `finished_requests` and
     `accepted_tokens_per_position`; `block_size` is a sample, and its label that holds the tokens of a block (None: its
     value does). `begins_with` are samples that are not there before their first count, and the sample whose presence
-    says that they stand at 0."""
+    says that they stand at 0. `path` is where a server answers with all of them."""
 
     samples: Mapping[str, str | tuple[str, ...]]
     histograms: Mapping[str, str]
@@ -90,6 +90,7 @@ class Counters:
     position: str
     block_size: tuple[str, str | None]
     begins_with: Mapping[str, str] = field(default_factory=dict)
+    path: str = "/metrics"
 
     def total(self, snapshot: Snapshot, name: str) -> float | None:
         """A counter, by our name; None where the server does not have it."""

@@ -262,7 +262,7 @@ class Fleet:
 
     def counters(self) -> Snapshot:
         """Its counters now. Raises LoadError when it does not answer."""
-        return metrics.scrape(self.url)
+        return metrics.scrape(self.url, engines.get(self.arm.engine).COUNTERS.path)
 
     def owns_port(self) -> bool | None:
         """Whether the listeners on all our ports are our process groups'; None when the system does not say."""

@@ -25,14 +25,14 @@ def parse(text: str) -> Snapshot:
     return Snapshot(series)
 
 
-def scrape(url: str, timeout_s: float = 10) -> Snapshot:
-    """Fetch `url`/metrics. Raises LoadError when it does not answer."""
-    request = urllib.request.Request(f"{url}/metrics", headers={"Connection": "close"})
+def scrape(url: str, path: str = "/metrics", timeout_s: float = 10) -> Snapshot:
+    """Fetch a server's counters. Raises LoadError when it does not answer with any."""
+    request = urllib.request.Request(f"{url}{path}", headers=client.headers())
     try:
         with client.DIRECT.open(request, timeout=timeout_s) as answer:
             return parse(answer.read().decode())
     except (urllib.error.URLError, OSError, ValueError) as error:
-        raise LoadError("the server's counters cannot be read", value=f"{url}/metrics: {error}") from None
+        raise LoadError("the server's counters cannot be read", value=f"{url}{path}: {error}") from None
 
 
 def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Sequence[str] = base.NAMES) -> dict:

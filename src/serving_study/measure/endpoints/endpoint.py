@@ -111,7 +111,8 @@ class Endpoint:
 
     def counters(self) -> Snapshot:
         """Its counters now; none of an engine that has none. Raises LoadError when it does not answer."""
-        return metrics.scrape(self.url) if engines.get(self.arm.engine).COUNTERS.samples else Snapshot({})
+        counters = engines.get(self.arm.engine).COUNTERS
+        return metrics.scrape(self.url, counters.path) if counters.samples else Snapshot({})
 
     def owns_port(self) -> None:
         """Unknown: its process is not ours."""
@@ -288,27 +289,39 @@ def _first_answer(url: str, model: str) -> str:
 
 def _counters(url: str, engine: str) -> tuple[Snapshot, str | None]:
     """The counters after the first request, and for a server that was called by no engine's name whose they are."""
-    try:
-        snapshot = metrics.scrape(url)
-    except LoadError as error:
-        snapshot, why = Snapshot({}), error.value
-    else:
-        why = f"{url}/metrics has other counters"
+    pages = {path: _page(url, path) for path in dict.fromkeys(kind.COUNTERS.path for kind in engines.ENGINES.values())}
     whose = [
-        name for name in engines.ENGINES if engines.get(name).COUNTERS.total(snapshot, base.GENERATED_TOKENS) is not None
+        name
+        for name, kind in engines.ENGINES.items()
+        if kind.COUNTERS.total(pages[kind.COUNTERS.path], base.GENERATED_TOKENS) is not None
     ]
-    if not engines.get(engine).COUNTERS.samples:
-        return snapshot, next(iter(whose), None)
+    counters = engines.get(engine).COUNTERS
+    if not counters.samples:
+        return Snapshot({}), next(iter(whose), None)
+    snapshot = pages[counters.path]
     if engine not in whose:
         instead = next(iter(whose), "openai")
         raise ParameterError(
             f"the server is no {engines.get(engine).TITLE}, or does not count",
-            value=f"{engine} ({f'its counters are those of {engines.get(instead).TITLE}' if whose else why})",
+            value=f"{engine} ({_said_instead(url, counters.path, snapshot, whose)})",
             allowed=", ".join(dict.fromkeys([*whose, "openai"])) + " for this server",
             next=f"--engine {instead}"
-            + ("" if whose else f", or start {engines.get(engine).TITLE} with its counters at /metrics"),
+            + ("" if whose else f", or start {engines.get(engine).TITLE} with its counters at {counters.path}"),
         )
     return snapshot, None
+
+
+def _page(url: str, path: str) -> Snapshot:
+    try:
+        return metrics.scrape(url, path)
+    except LoadError:
+        return Snapshot({})
+
+
+def _said_instead(url: str, path: str, snapshot: Snapshot, whose: list[str]) -> str:
+    if whose:
+        return f"its counters are those of {engines.get(whose[0]).TITLE}"
+    return f"{url}{path} has {'other counters' if snapshot.series else 'no counters'}"
 
 
 def _asked(url: str) -> object | None:
