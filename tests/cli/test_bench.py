@@ -75,7 +75,9 @@ def test_a_sections_loads_against_a_server_that_runs(tokenizer, results):
     assert record["server"]["started_by"] == "not the study" and record["server"]["engine"] == "vllm"
     assert record["models"] == {"fake": {"name": "fake", "weights": "unknown"}} and record["ended"]
     assert (run / "cells.csv").read_text().count("endpoint-mine") == 2
-    assert "server started by: not the study" in outcome.output and "unknown: mechanism: the server was" in outcome.output
+    assert (
+        "server started by: not the study" in outcome.output and "unknown: mechanism: the server was" in outcome.output
+    )
     assert "2,048 tokens of context" in outcome.output
 
 

@@ -146,9 +146,10 @@ def test_the_figures_of_two_ranks_are_one_ranks():
     figures = sglang.start_figures(of_ranks)
     assert figures["weights_gib"] == 14.3 and figures["kv_cache_gib"] == 103.94
     assert "weights_gib_of_ranks" not in figures
-    uneven = of_ranks.replace("TP1] Load weight end. elapsed=0.28 s, type=Qwen2ForCausalLM, avail mem=124.83 GB, "
-                              "mem usage=14.30", "TP1] Load weight end. elapsed=0.28 s, type=Qwen2ForCausalLM, "
-                              "avail mem=124.83 GB, mem usage=12.10")
+    uneven = of_ranks.replace(
+        "TP1] Load weight end. elapsed=0.28 s, type=Qwen2ForCausalLM, avail mem=124.83 GB, mem usage=14.30",
+        "TP1] Load weight end. elapsed=0.28 s, type=Qwen2ForCausalLM, avail mem=124.83 GB, mem usage=12.10",
+    )
     assert sglang.start_figures(uneven)["weights_gib_of_ranks"] == [12.1, 14.3]
 
 
@@ -243,8 +244,16 @@ def test_the_cache_by_its_gauges():
 
 
 ACCEPTED = {
-    "flags": ["--context-length", "--max-running-requests", "--mem-fraction-static", "--attention-backend",
-              "--random-seed", "--speculative-algorithm", "--speculative-num-draft-tokens", "--max-total-tokens"],
+    "flags": [
+        "--context-length",
+        "--max-running-requests",
+        "--mem-fraction-static",
+        "--attention-backend",
+        "--random-seed",
+        "--speculative-algorithm",
+        "--speculative-num-draft-tokens",
+        "--max-total-tokens",
+    ],
     "algorithms": ["EAGLE", "NGRAM"],
     "variables": ["SGLANG_USE_CPU_ENGINE"],
 }
@@ -293,8 +302,10 @@ def test_what_this_version_does_not_have():
             "Traceback (most recent call last):\nImportError: libcuda.so.1: cannot open shared object file\n",
             "a module that does not load in the engine's environment: libcuda.so.1: cannot open shared object file",
         ),
-        ("ValueError: Model architectures ['X'] are not supported for now.\n",
-         "ValueError: Model architectures ['X'] are not supported for now."),
+        (
+            "ValueError: Model architectures ['X'] are not supported for now.\n",
+            "ValueError: Model architectures ['X'] are not supported for now.",
+        ),
         ("", None),
     ],
 )
@@ -306,7 +317,9 @@ def test_a_request_that_failed_is_no_death():
     """The server went on after this one's TypeError."""
     assert "TypeError: Integer exceeds 64-bit range" in LOG
     assert sglang.cause(LOG) is None
-    died = LOG + "[2026-12-02 11:00:00] Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: x\n"
+    died = (
+        LOG + "[2026-12-02 11:00:00] Scheduler hit an exception: Traceback (most recent call last):\nRuntimeError: x\n"
+    )
     assert sglang.cause(died) == "RuntimeError: x"
 
 

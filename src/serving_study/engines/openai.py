@@ -22,9 +22,7 @@ CORES = "", ","
 FACTS: tuple[str, ...] = ()
 FOOTPRINT = base.Footprint(processes_gib=0.0, imported_gib=0.0)
 REPORTS: tuple[str, ...] = ()
-COUNTERS = base.Counters(
-    samples={}, histograms={}, watched={}, finish_reason="", position="", block_size=("", None)
-)
+COUNTERS = base.Counters(samples={}, histograms={}, watched={}, finish_reason="", position="", block_size=("", None))
 
 
 def environment_name(host: Host) -> str:

@@ -27,8 +27,6 @@ def get(url: str, timeout_s: float) -> str:
 def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: float, **extra) -> dict:
     """One /v1/completions request at temperature 0, not streamed. Raises OSError or ValueError when it fails."""
     body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **extra}).encode()
-    request = urllib.request.Request(
-        f"{url}/v1/completions", body, {"Content-Type": "application/json"} | headers()
-    )
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"} | headers())
     with DIRECT.open(request, timeout=timeout_s) as answer:
         return json.load(answer)

@@ -164,7 +164,9 @@ def asked(process: Process) -> dict:
         options |= {"speculative_num_draft_tokens": k + 1}
     if algorithm not in WITHOUT_DRAFT:
         options |= {"speculative_num_steps": k, "speculative_eagle_topk": 1, "speculative_draft_model_path": model}
-    return process.options | options | {f"speculative_{name.removeprefix('speculative_')}": given[name] for name in given}
+    return (
+        process.options | options | {f"speculative_{name.removeprefix('speculative_')}": given[name] for name in given}
+    )
 
 
 def environment(process: Process, host: Host, python: Path) -> dict[str, str]:
@@ -201,9 +203,7 @@ def problems(process: Process, accepted: Mapping | None, versions: Mapping | Non
     if algorithm and algorithms is not None and algorithm not in algorithms:
         all_problems.append(Problem(f"speculative algorithm {algorithm}", ", ".join(algorithms)))
     named = (name for name in process.environment if name.startswith(("SGLANG_", "SGL_")))
-    return all_problems + base.unknown(
-        "variable", named, accepted.get("variables"), ignored=True, doubtful=True
-    )
+    return all_problems + base.unknown("variable", named, accepted.get("variables"), ignored=True, doubtful=True)
 
 
 def memory_share(process: Process) -> float:

@@ -53,10 +53,16 @@ REACHED = (
 # What announces a death; what a request did wrong stands before it.
 DEATH = re.compile(r"Scheduler hit an exception|Received sigquit from a child process|Rank \d+ scheduler is dead")
 CAUSES = (
-    (re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static"), "no memory left for the KV cache"),
+    (
+        re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static"),
+        "no memory left for the KV cache",
+    ),
     (re.compile(r"std::bad_alloc|MemoryError|DefaultCPUAllocator: can't allocate memory"), "out of host memory"),
     (re.compile(r"[Aa]ddress already in use"), "the port is taken"),
-    (re.compile(r"(?:unrecognized arguments|ambiguous option): (?P<a>.+)"), "an option that this version does not have"),
+    (
+        re.compile(r"(?:unrecognized arguments|ambiguous option): (?P<a>.+)"),
+        "an option that this version does not have",
+    ),
     (re.compile(r"argument (?P<a>--[\w-]+: invalid .+)"), "an option's value that this version does not have"),
     (
         re.compile(r"(?:ModuleNotFoundError|ImportError): (?P<a>.+)"),

@@ -95,6 +95,7 @@ OF_CACHE = {
 }
 METHODS = {"ngram": "NGram", "draft_model": "Draft_Target", "eagle": "Eagle", "eagle3": "Eagle3", "mtp": "MTP"}
 
+
 def environment_name(host: Host) -> str:
     """One, which wants a GPU."""
     return "tensorrt-llm"
