@@ -268,7 +268,7 @@ def test_what_this_version_does_not_have():
     )
     found = {problem.found: problem for problem in sglang.problems(asked, ACCEPTED, {})}
     assert found["option max_model_len"].wanted == "context_length"
-    assert found["option max_total_token"].wanted == "max_total_tokens"
+    assert found["option max_total_token"].wanted.startswith("max_total_tokens")
     assert found["speculative algorithm EAGLE9"].wanted == "EAGLE, NGRAM"
     assert found["variable SGLANG_USE_CPU_ENGIN"].ignored
     # What it accepts is not known: another engine's options are still known as such.

@@ -10,7 +10,7 @@ mislead: a counter that an engine does not have is missing, never 0.
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -81,7 +81,8 @@ class Counters:
     request where requests come one by one. `finish_reason` and `position` are labels of `finished_requests` and
     `accepted_tokens_per_position`; `block_size` is a sample, and its label that holds the tokens of a block (None: its
     value does). `begins_with` are samples that are not there before their first count, and the sample whose presence
-    says that they stand at 0. `path` is where a server answers with all of them."""
+    says that they stand at 0. `derived` are counters that follow from others: from the differences of all by our names, and
+    the later snapshot. `path` is where a server answers with all of them."""
 
     samples: Mapping[str, str | tuple[str, ...]]
     histograms: Mapping[str, str]
@@ -90,6 +91,7 @@ class Counters:
     position: str
     block_size: tuple[str, str | None]
     begins_with: Mapping[str, str] = field(default_factory=dict)
+    derived: Mapping[str, Callable[[Mapping[str, float | None], Snapshot], float | None]] = field(default_factory=dict)
     path: str = "/metrics"
 
     def total(self, snapshot: Snapshot, name: str) -> float | None:

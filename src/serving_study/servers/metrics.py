@@ -39,10 +39,12 @@ def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Seq
     """The difference of each counter, by our names; None, never 0, for one that the server does not have.
 
     `finished` has the finished requests by reason, each histogram its `count` and `sum_s`."""
-    result = {}
-    for name in names:
+    counted = {}
+    for name in counters.samples:
         start, end = (counters.total(snapshot, name) for snapshot in (before, after))
-        result[name] = None if end is None else end - (start or 0)
+        counted[name] = None if end is None else end - (start or 0)
+    counted |= {name: derive(counted, after) for name, derive in counters.derived.items()}
+    result = {name: counted.get(name) for name in names}
     earlier, finished = (
         snapshot.by_label(counters.samples.get(base.FINISHED_REQUESTS), counters.finish_reason)
         for snapshot in (before, after)
@@ -67,8 +69,8 @@ def block_tokens(snapshot: Snapshot, counters: Counters) -> int | None:
 
 
 def acceptance(before: Snapshot, after: Snapshot, counters: Counters) -> dict:
-    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position;
-    empty without drafts.
+    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and, where the server counts by
+    position, the rate by position; empty without drafts.
     """
     names = (base.DRAFTS, base.DRAFTED, base.ACCEPTED)
     drafts, drafted, accepted = map(difference(before, after, counters, names).get, names)
@@ -77,11 +79,11 @@ def acceptance(before: Snapshot, after: Snapshot, counters: Counters) -> dict:
     sample = counters.samples.get(base.ACCEPTED_PER_POSITION)
     start, end = (snapshot.by_label(sample, counters.position) for snapshot in (before, after))
     positions = {int(position): (value - start.get(position, 0)) / drafts for position, value in end.items()}
+    by_position = [positions[position] for position in sorted(positions)]
     return {
         "drafts": int(drafts),
         "drafted_tokens": int(drafted),
         "accepted_tokens": int(accepted),
         "acceptance_rate": accepted / drafted,
         "acceptance_length": 1 + accepted / drafts,
-        "acceptance_by_position": [positions[position] for position in sorted(positions)],
-    }
+    } | ({"acceptance_by_position": by_position} if sample else {})

@@ -123,7 +123,9 @@ def _describe_tokenizer(writer, model: Model) -> None:
             next=f"ls {model.folder}",
         ) from None
     added = {token["id"]: token for token in tokenizer.get("added_tokens", [])}
-    by_id = {number: token for token, number in vocabulary.items()} | {n: token["content"] for n, token in added.items()}
+    by_id = {number: token for token, number in vocabulary.items()} | {
+        n: token["content"] for n, token in added.items()
+    }
     ids = range(max(model.vocab_size, 1 + max(by_id)))
     types = [
         UNUSED if n not in by_id else NORMAL if n not in added else CONTROL if added[n]["special"] else USER_DEFINED

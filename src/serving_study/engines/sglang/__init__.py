@@ -1,9 +1,9 @@
 """SGLang: its command line, environment, and names of counters; `reports` reads its log and its own report.
 
 What can mislead: its share of memory is of what is free once its process has started, weights and KV cache together;
-its GB are GiB; without a GPU it wants kernels that its package index does not have (`environments.recipes`). It counts
-no drafts: of speculation it shows running means alone, which are no counters, so that a cell's acceptance stays
-unknown.
+its GB are GiB; without a GPU it wants kernels that its package index does not have (`environments.recipes`). Of
+speculation it counts rounds alone: what was drafted follows from its width, and what was accepted from the tokens that
+neither a prompt's pass nor a round's own token gave, without those that the answer's end cut off.
 
     >>> from serving_study import engines
     >>> engines.get("sglang").options_for({"max_model_len": 4096, "prefix_caching": False})
@@ -37,8 +37,24 @@ cause, phase, settings = reports.cause, reports.phase, reports.settings
 start_figures, failure_figures = reports.start_figures, reports.failure_figures
 
 PROMPT_TOKENS, CACHED_TOKENS = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"
+ROUNDS, WIDTH = "sglang:spec_verify_calls_total", "sglang:spec_num_draft_tokens"
+
+
+def _drafted(counted: Mapping[str, float | None], after: Snapshot) -> float | None:
+    """Drafted tokens: a round's width without the token that is certain."""
+    ranks = [value for (name, _), value in after.series.items() if name == WIDTH and value > 0]
+    return counted[base.DRAFTS] * (ranks[0] - 1) if ranks and counted[base.DRAFTS] is not None else None
+
+
+def _accepted(counted: Mapping[str, float | None], after: Snapshot) -> float | None:
+    """Accepted tokens: those made, without each answer's first and each round's own."""
+    parts = [counted[name] for name in (base.GENERATED_TOKENS, base.FINISHED_REQUESTS, base.DRAFTS)]
+    return None if None in parts or not parts[2] else parts[0] - parts[1] - parts[2]
+
+
 COUNTERS = base.Counters(
     samples={
+        base.DRAFTS: ROUNDS,
         base.PROMPT_TOKENS: PROMPT_TOKENS,
         base.GENERATED_TOKENS: "sglang:generation_tokens_total",
         base.FINISHED_REQUESTS: "sglang:num_requests_total",
@@ -59,8 +75,9 @@ COUNTERS = base.Counters(
     finish_reason="",
     position="",
     block_size=("sglang:page_size", None),
-    # Neither is there before its first count.
-    begins_with={CACHED_TOKENS: PROMPT_TOKENS, "sglang:num_retracted_requests_total": PROMPT_TOKENS},
+    # None of them is there before its first count.
+    begins_with=dict.fromkeys((ROUNDS, CACHED_TOKENS, "sglang:num_retracted_requests_total"), PROMPT_TOKENS),
+    derived={base.DRAFTED: _drafted, base.ACCEPTED: _accepted},
 )
 
 # An option by vLLM's or the book's name, and SGLang's own: what an arm of another engine was given.
