@@ -1,0 +1,180 @@
+"""Section 8's tables and figures, of the frames that `settings`, `same_work` and `features` make.
+
+>>> framework_views.settings_table(results)                        # doctest: +SKIP
+"""
+
+import pandas
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+
+from ... import engines
+from ...analysis import comparisons, drawing, tables
+from ...loads.questions import BENCH, OPENAI
+from ...results import certificates
+from . import features, same_work, settings
+
+LOOKS = {
+    settings.EQUAL: certificates.PASS,
+    settings.MAPPED: None,
+    settings.CANNOT: None,
+    settings.UNSAID: certificates.FAIL,
+    same_work.WITHIN: certificates.PASS,
+    same_work.BEYOND: certificates.FAIL,
+    same_work.UNTOLD: certificates.UNKNOWN,
+    features.HOLDS: certificates.PASS,
+    features.NARROWER: certificates.PASS,
+    features.OUTDATED: certificates.FAIL,
+    features.OPINION: None,
+}
+
+
+def arms_table(plan) -> Styler:
+    """Each engine's arm: version, environment, or why it cannot be measured here."""
+    rows = []
+    for arm in plan.arms:
+        environment, engine = plan.environment_of(arm.server), engines.get(arm.engine)
+        rows.append(
+            {
+                "arm": arm.name,
+                "engine": f"{engine.TITLE} {engine.version(environment.versions) or ''}".strip(),
+                "environment": environment.name,
+                "reason": arm.unsupported or ("the twin" if arm.repeat_of else "measured"),
+            }
+        )
+    return tables.style(pandas.DataFrame(rows), f"Engines, one environment each ({plan.host.name})", {"reason": ("found", None)})
+
+
+def settings_table(results, baseline: str) -> Styler:
+    """Every reported setting by engine, with its verdict and why."""
+    frame = settings.reported(results)
+    twins = [arm.name for arm in results.plan.arms if arm.repeat_of and arm.name in frame]
+    shown = frame.drop(columns=twins)
+    shown.attrs["engines"] = frame.attrs["engines"]
+    lines = settings.lines(shown, baseline, differences=results.plan.parameters.get("differences"))
+    for arm in shown:
+        lines[arm] = [tables.DASH if value is None else _said(value) for value in lines[arm]]
+    lines["setting"] = lines["setting"].map(settings.NAMES)
+    lines["verdict"] = [tables.badge(verdict, LOOKS[verdict]) for verdict in lines["verdict"]]
+    return tables.style(
+        lines.rename(columns={"because": "reason"}),
+        f"Settings as the started servers report them ({results.plan.host.name})",
+    )
+
+
+def refusals_table(refusals: dict[str, str], host: str) -> Styler:
+    """The arms that are not compared, and why."""
+    rows = [{"arm": arm, "reason": reason} for arm, reason in refusals.items()]
+    rows = rows or [{"arm": "none", "reason": "contexts and KV capacities are equal, or their difference is accounted for"}]
+    return tables.style(pandas.DataFrame(rows), f"Arms that are refused a comparison ({host})")
+
+
+def texts_table(answers: dict, baseline: str, label: str) -> Styler:
+    """The same prompts at temperature 0, by engine: how many answers are equal, and what the others part over."""
+    looks = {
+        "equal": ("same text", "{:.0%}"),
+        "median_token": ("part at token (median)", "{:.0f}"),
+        "steps": ("steps alike", "{:,.0f}"),
+        "rounding_median": ("rounding, median (nats)", "{:.3f}"),
+        "rounding_largest": ("largest", "{:.3f}"),
+        **{name: (heading, "{:.0f}") for name, heading in (("within", "within rounding"), ("beyond", "beyond"), ("untold", "not told"))},
+    }
+    return tables.style(same_work.texts(answers, baseline), f"Answers against those of {baseline} ({label})", looks)
+
+
+def partings_table(answers: dict, baseline: str, label: str) -> Styler:
+    """Where texts part: the two tokens, and how much either server preferred its own."""
+    frame = same_work.partings(answers, baseline)
+    for name in ("baseline_token", "arm_token"):
+        frame[name] = [tables.DASH if pandas.isna(token) else f"<code>{_escaped(token)}</code>" for token in frame[name]]
+    frame["verdict"] = [tables.badge(verdict, LOOKS[verdict]) for verdict in frame["verdict"]]
+    gap = "{:.3f}"
+    looks = {
+        "token": ("at token", "{:.0f}"),
+        "baseline_token": (f"{baseline} wrote", None),
+        "arm_token": ("it wrote", None),
+        "baseline_gap": (f"{baseline} prefers by (nats)", gap),
+        "arm_gap": ("it prefers by", gap),
+        "apart": ("together", gap),
+        "rounding": ("largest rounding", gap),
+    }
+    return tables.style(frame, f"Where answers part ({label})", looks)
+
+
+def work_table(answers: dict, baseline: str, label: str) -> Styler:
+    """Tokens by usage and by counters, and what each tokenizer makes of the same texts."""
+    counts = same_work.counts(answers, baseline)
+    trips = same_work.tokenizers(answers, baseline).drop(columns="texts")
+    frame = counts.merge(trips, on="arm", how="outer", sort=False).rename(columns={"failed": "reason"})
+    looks = {
+        "prompt_tokens": ("prompt tokens", "{:,.0f}"),
+        "prompt_counter": ("by its counter", "{:,.0f}"),
+        "answer_tokens": ("answer tokens", "{:,.0f}"),
+        "answer_counter": ("by its counter ", "{:,.0f}"),
+        "whole": ("text back whole", "{:.0%}"),
+        "same": (f"tokens as {baseline}'s", "{:.0%}"),
+    }
+    frame = frame if frame["reason"].notna().any() else frame.drop(columns="reason")
+    return tables.style(frame, f"The same work: tokens and tokenizers ({label})", looks)
+
+
+def clients_table(answers: dict, cells: pandas.DataFrame) -> Styler:
+    """The second client's times beside the load generator's."""
+    frame = same_work.clients(answers, cells)
+    versions = sorted({record["clients"]["version"] for record in answers.values() if (record["clients"] or {}).get("version")})
+    looks = {
+        "metric": ("metric", None),
+        BENCH: (f"{BENCH} (ms)", "{:,.1f}"),
+        OPENAI: (f"{OPENAI} {', '.join(versions)} (ms)", "{:,.1f}"),
+        **dict.fromkeys(("ratio", "low", "high"), "{:.3f}×"),
+        "floor": "{:.1%}",
+        "agree": ("verdict", None),
+    }
+    return tables.style(frame, f"Two clients, one request in flight ({tables.labels(cells)})", looks)
+
+
+def features_table(feature: str | None = None) -> Styler:
+    """The study's statements by engine, what holds today, and where that stands; of one feature, or of all."""
+    frame = features.table()
+    frame = frame[frame["feature"] == feature] if feature else frame
+    shown = frame.assign(
+        verdict=[tables.badge(verdict, LOOKS[verdict]) for verdict in frame["verdict"]],
+        engine=[engines.get(name).TITLE if name in engines.ENGINES else name for name in frame["engine"]],
+        place=[f"{_escaped(place)} ({_escaped(version)})" for place, version in zip(frame["place"], frame["version"], strict=True)],
+    ).drop(columns="version")
+    shown = shown.rename(columns={"study": "what is known", "today": "found", "place": "evidence"})
+    return tables.style(shown, "The reference study's statements on frameworks, and what holds today", {"what is known": ("the study says", None)})
+
+
+def by_engine(cells: pandas.DataFrame, metrics: tuple[str, ...]) -> Figure:
+    """One panel a metric: every arm over concurrency, twins too, its blocks as faint dots, the geometric mean with its
+    interval: at least what twins differ by.
+    """
+    rows = []
+    for metric in metrics:
+        floors = comparisons.floor(cells, metric)
+        for (arm, concurrency), values in comparisons.by_cell(cells, metric).items():
+            centre, low, high = comparisons.interval(values, floors.get(concurrency, float("nan")))
+            rows.append(
+                {"metric": metric, "arm": arm, "concurrency": concurrency, "mean": centre, "low": low, "high": high}
+            )
+    frame = pandas.DataFrame(rows, columns=["metric", "arm", "concurrency", "mean", "low", "high"])
+    frame = frame.assign(at=drawing.aside(frame["concurrency"], frame["arm"])) if len(frame) else frame.assign(at=[])
+    palette = drawing.colours(cells["arm"])
+    grid = drawing.lines(frame, "at", "mean", column="metric", palette=palette)
+    for metric, axis in grid.axes_dict.items():
+        drawing.dots(axis, comparisons.usable(cells), "concurrency", metric, "arm", palette)
+        drawing.concurrency_axis(axis, cells)
+        axis.set(title="", ylabel=tables.METRIC_NAMES.get(metric, metric), ylim=(0, None))
+    drawing.legend(grid.figure)
+    drawing.caption(grid.figure, drawing.of(cells))
+    return grid.figure
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _escaped(text: str) -> str:
+    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
