@@ -98,6 +98,13 @@ def test_a_refused_arm_is_in_no_comparison():
     assert settings.refused(table(), "vllm") == {}
 
 
+def test_a_start_that_reported_nothing_has_no_column():
+    told = {"engine": "vllm", "figures": {"settings": {"max_model_len": 2048}}}
+    frame = settings.of_starts({"vllm": told, "sglang": None, "llama-cpp": {"engine": "llama-cpp", "figures": {}}})
+    assert list(frame) == ["vllm"] and frame.attrs["engines"] == {"vllm": "vllm"}
+    assert frame.loc["max_model_len", "vllm"] == 2048 and frame.loc["seed", "vllm"] is None
+
+
 def test_the_stated_words_are_of_known_settings_and_engines_each_with_its_place():
     stated = settings.words()
     assert set(stated["setting"]) <= set(base.SETTINGS) and set(stated["engine"]) <= set(ENGINES)

@@ -7,11 +7,12 @@ import pandas
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ... import engines
-from ...analysis import comparisons, drawing, tables
+from ... import engines, paths
+from ...analysis import claims, comparisons, drawing, host_tables, tables
 from ...loads.questions import BENCH, OPENAI
-from ...results import certificates
+from ...results import certificates, store
 from . import features, same_work, settings
+from .plan import SECTION
 
 LOOKS = {
     settings.EQUAL: certificates.PASS,
@@ -130,6 +131,34 @@ def clients_table(answers: dict, cells: pandas.DataFrame) -> Styler:
         "agree": ("verdict", None),
     }
     return tables.style(frame, f"Two clients, one request in flight ({tables.labels(cells)})", looks)
+
+
+def published() -> list[pandas.DataFrame]:
+    """The stored cells of every host with results of this section, without arms that are refused there."""
+    frames = []
+    for host in store.measured_hosts(SECTION, paths.RESULTS_PUBLISHED):
+        known = store.Store(host, SECTION, paths.RESULTS_PUBLISHED)
+        cells = known.newest()
+        if len(cells):
+            refusals = settings.refused(settings.of_starts(known.newest_starts()), cells["arm"].iloc[0])
+            frames.append(settings.comparable(cells, refusals))
+    return frames
+
+
+def hosts_table(own: pandas.DataFrame, names: list[str], metric: str = "output_throughput") -> Styler:
+    """Each host's engines as multiples of its own first one, with what is claimed."""
+    rows, others = [], [cells for cells in published() if cells["host"].iloc[0] not in set(own["host"])]
+    frames = [cells for cells in (own, *others) if len(cells)]
+    for cells in frames:
+        first = cells["arm"].iloc[0]
+        for row in comparisons.without_repeats(claims.compare(cells, metric, first)).itertuples():
+            said = f"{claims.ratio_text(row)}<br>{claims.words(row, metric)}"
+            rows.append({"host": cells["host"].iloc[0], "concurrency": row.concurrency, "arm": row.arm, "said": said})
+    frame = pandas.DataFrame(rows, columns=["host", "concurrency", "arm", "said"])
+    table = frame.pivot(index=["host", "concurrency"], columns="arm", values="said").fillna(tables.DASH)
+    table = table[[name for name in names if name in table]].reset_index()
+    hosts = "; ".join([*map(tables.labels, frames), *host_tables.machines(dict.fromkeys(frame["host"]), SECTION)])
+    return tables.style(table, f"{tables.METRIC_NAMES[metric].capitalize()}, multiples of each host's first engine ({hosts})")
 
 
 def features_table(feature: str | None = None) -> Styler:

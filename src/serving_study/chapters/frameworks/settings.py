@@ -47,15 +47,21 @@ def words() -> pandas.DataFrame:
 
 
 def reported(results) -> pandas.DataFrame:
-    """Setting down, arm across: what the newest started server of each arm says; `engines` in the frame's `attrs`."""
-    plan, starts = results.plan, results.store.starts_by_key()
-    columns = {}
-    for arm in plan.arms:
-        figures = (starts.get(plan.arm_key(arm)) or {}).get("figures") or {}
-        if figures.get("settings"):
-            columns[arm.name] = {name: figures["settings"].get(name) for name in base.SETTINGS}
+    """Setting down, arm across: what the newest started server of each arm of a plan says (`of_starts`)."""
+    plan, known = results.plan, results.store.starts_by_key()
+    return of_starts({arm.name: known.get(plan.arm_key(arm)) for arm in plan.arms})
+
+
+def of_starts(starts: Mapping[str, dict | None]) -> pandas.DataFrame:
+    """The same of start records by arm; servers that reported nothing are left out. The frame's `attrs` have the arms'
+    `engines`.
+    """
+    told = {arm: start for arm, start in starts.items() if start and (start.get("figures") or {}).get("settings")}
+    columns = {
+        arm: {name: start["figures"]["settings"].get(name) for name in base.SETTINGS} for arm, start in told.items()
+    }
     frame = pandas.DataFrame(columns, index=list(base.SETTINGS), dtype=object)
-    frame.attrs["engines"] = {arm.name: arm.engine for arm in plan.arms if arm.name in columns}
+    frame.attrs["engines"] = {arm: start["engine"] for arm, start in told.items()}
     return frame
 
 
