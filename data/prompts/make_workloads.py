@@ -8,6 +8,7 @@
 passages of them, and `code-edits` is a copy with a change. Answers are what a careful reader would give; `vllm bench
 serve` sends the first turn alone. Byte-identical on any Python from 3.11 on, since nothing but the order is drawn.
 """
+# ruff: noqa: E501  (templates of prose, one a line)
 
 import argparse
 import hashlib
@@ -95,9 +96,11 @@ def retrieval(dice):
             number = passages.index(document) + 1
             sentences = " ".join(document["sentences"][place] for place in places)
             yield (
-                "Answer the question from the passages below in full sentences. Repeat the words of the passage that "
-                f"you use, and name its number.\n\n{chr(10).join(numbered)}\n\nQuestion: {question}",
-                f"According to [{number}]: {sentences}",
+                "Answer the question from the passages below. First quote the sentences of the passage that you rely on "
+                "word for word, with its number, and then explain the answer in your own words.\n\n"
+                f"{chr(10).join(numbered)}\n\nQuestion: {question}",
+                f'[{number}] says: "{sentences}" {document["name"]} is what this passage is about, and it answers the '
+                "question directly.",
             )
 
 

@@ -241,7 +241,7 @@ DOCUMENTS = [
 CODE = [
     {
         "language": "python",
-        "code": '''def moving_average(values, width):
+        "code": """def moving_average(values, width):
     if width < 1:
         raise ValueError("width must be 1 or more")
     averages = []
@@ -252,7 +252,7 @@ CODE = [
             total -= values[place - width]
         if place >= width - 1:
             averages.append(total / width)
-    return averages''',
+    return averages""",
         "rename": ("total", "window_sum"),
         "replace": (
             'raise ValueError("width must be 1 or more")',
@@ -263,7 +263,7 @@ CODE = [
     },
     {
         "language": "python",
-        "code": '''class Inventory:
+        "code": """class Inventory:
     def __init__(self):
         self.items = {}
 
@@ -278,7 +278,7 @@ CODE = [
             del self.items[name]
 
     def total(self):
-        return sum(self.items.values())''',
+        return sum(self.items.values())""",
         "rename": ("items", "counts"),
         "replace": (
             "raise KeyError(name)",
@@ -289,7 +289,7 @@ CODE = [
     },
     {
         "language": "python",
-        "code": '''def read_settings(path):
+        "code": """def read_settings(path):
     settings = {}
     with open(path) as file:
         for number, line in enumerate(file, 1):
@@ -300,7 +300,7 @@ CODE = [
             if not sign:
                 raise ValueError(f"line {number}: no '='")
             settings[key.strip()] = value.strip()
-    return settings''',
+    return settings""",
         "rename": ("settings", "options"),
         "replace": (
             "with open(path) as file:",
@@ -341,7 +341,7 @@ function countBy(rows, field) {
     },
     {
         "language": "python",
-        "code": '''def parse_duration(text):
+        "code": """def parse_duration(text):
     units = {"s": 1, "m": 60, "h": 3600}
     seconds = 0
     number = ""
@@ -355,7 +355,7 @@ function countBy(rows, field) {
             raise ValueError(f"cannot read {text!r}")
     if number:
         raise ValueError(f"{text!r} ends without a unit")
-    return seconds''',
+    return seconds""",
         "rename": ("number", "digits"),
         "replace": (
             'units = {"s": 1, "m": 60, "h": 3600}',
@@ -387,7 +387,7 @@ LIMIT 20;""",
     },
     {
         "language": "python",
-        "code": '''class Timer:
+        "code": """class Timer:
     def __init__(self, clock):
         self.clock = clock
         self.started = None
@@ -404,7 +404,7 @@ LIMIT 20;""",
         self.started = now
 
     def mean(self):
-        return sum(self.laps) / len(self.laps)''',
+        return sum(self.laps) / len(self.laps)""",
         "rename": ("laps", "intervals"),
         "replace": (
             "return sum(self.laps) / len(self.laps)",
@@ -441,7 +441,7 @@ LIMIT 20;""",
     },
     {
         "language": "python",
-        "code": '''def find_duplicates(folder, digest):
+        "code": """def find_duplicates(folder, digest):
     known = {}
     duplicates = []
     for path in sorted(folder.rglob("*")):
@@ -454,7 +454,7 @@ LIMIT 20;""",
                 break
         else:
             known.setdefault(size, []).append(path)
-    return duplicates''',
+    return duplicates""",
         "rename": ("known", "paths_by_size"),
         "replace": (
             "if not path.is_file():",
@@ -495,7 +495,7 @@ LIMIT 20;""",
     },
     {
         "language": "python",
-        "code": '''def wrap(text, width):
+        "code": """def wrap(text, width):
     lines = []
     current = ""
     for word in text.split():
@@ -508,7 +508,7 @@ LIMIT 20;""",
             current = word
     if current:
         lines.append(current)
-    return "\\n".join(lines)''',
+    return "\\n".join(lines)""",
         "rename": ("current", "line"),
         "replace": (
             'return "\\n".join(lines)',
@@ -548,52 +548,157 @@ echo "saved $source_dir to $target\"""",
 
 # Questions whose answers are in nobody's prompt, and a short answer to each.
 CHAT = [
-    ("What should I pack for a weekend of walking in the hills?", "Layers, a rain jacket, a map, food, water and a torch."),
-    ("How can I make my neighbours feel welcome when they move in?", "Introduce yourself, bring something small, and offer help with one concrete thing."),
-    ("Why do some people like the smell of rain?", "Soil and plants give off substances when it rains that many people link with relief after a dry time."),
-    ("Write a short story about a lamp that is afraid of the dark.", "Once there was a lamp on a desk that was lit all evening, for it feared the dark that it had never seen."),
+    (
+        "What should I pack for a weekend of walking in the hills?",
+        "Layers, a rain jacket, a map, food, water and a torch.",
+    ),
+    (
+        "How can I make my neighbours feel welcome when they move in?",
+        "Introduce yourself, bring something small, and offer help with one concrete thing.",
+    ),
+    (
+        "Why do some people like the smell of rain?",
+        "Soil and plants give off substances when it rains that many people link with relief after a dry time.",
+    ),
+    (
+        "Write a short story about a lamp that is afraid of the dark.",
+        "Once there was a lamp on a desk that was lit all evening, for it feared the dark that it had never seen.",
+    ),
     ("What makes a good teacher?", "Patience, a clear goal for each lesson, and an interest in how the pupils think."),
-    ("How do I start to learn to draw?", "Draw simple things every day, look longer than you draw, and keep the pages."),
-    ("What is the difference between a lake and a pond?", "There is no sharp line; a pond is small and shallow enough for light to reach the ground everywhere."),
-    ("Give me advice for a long train journey with two small children.", "Pack food, one new toy each, and plan a walk through the train every hour."),
-    ("How does one apologise well?", "Say what you did, that it was wrong, and what you will do otherwise, and ask for nothing in return."),
-    ("What are some ways to save water at home?", "Repair dripping taps, shower for a shorter time, and use rain water in the garden."),
-    ("Describe a quiet morning in a small fishing village.", "The boats are already out, gulls walk along the wall, and somewhere a kettle begins to sing."),
+    (
+        "How do I start to learn to draw?",
+        "Draw simple things every day, look longer than you draw, and keep the pages.",
+    ),
+    (
+        "What is the difference between a lake and a pond?",
+        "There is no sharp line; a pond is small and shallow enough for light to reach the ground everywhere.",
+    ),
+    (
+        "Give me advice for a long train journey with two small children.",
+        "Pack food, one new toy each, and plan a walk through the train every hour.",
+    ),
+    (
+        "How does one apologise well?",
+        "Say what you did, that it was wrong, and what you will do otherwise, and ask for nothing in return.",
+    ),
+    (
+        "What are some ways to save water at home?",
+        "Repair dripping taps, shower for a shorter time, and use rain water in the garden.",
+    ),
+    (
+        "Describe a quiet morning in a small fishing village.",
+        "The boats are already out, gulls walk along the wall, and somewhere a kettle begins to sing.",
+    ),
     ("Why do people keep diaries?", "To remember, to think clearly, and to see how they have changed."),
-    ("What can I cook with lentils, onions and a tin of tomatoes?", "A thick soup: fry the onions, add lentils, tomatoes and water, and simmer for half an hour."),
-    ("How should I prepare for my first day in a new job?", "Plan the way, write down questions, and learn the names of the people whom you will meet."),
-    ("Write a friendly message that invites colleagues to lunch on Friday.", "Hello everyone, shall we have lunch together on Friday at half past twelve?"),
+    (
+        "What can I cook with lentils, onions and a tin of tomatoes?",
+        "A thick soup: fry the onions, add lentils, tomatoes and water, and simmer for half an hour.",
+    ),
+    (
+        "How should I prepare for my first day in a new job?",
+        "Plan the way, write down questions, and learn the names of the people whom you will meet.",
+    ),
+    (
+        "Write a friendly message that invites colleagues to lunch on Friday.",
+        "Hello everyone, shall we have lunch together on Friday at half past twelve?",
+    ),
     ("What are the advantages of living in a small town?", "Short ways, lower rents, and people who know each other."),
     ("How do I teach my dog to come when I call?", "Begin indoors, reward every time, and never call it to scold it."),
-    ("Tell me about the feeling of being homesick.", "It is a longing for what is familiar, and it often comes in the evening."),
-    ("What is a good way to remember names?", "Repeat the name at once, link it with a picture, and use it when you say goodbye."),
-    ("How can two people with different tastes choose a film together?", "Each names three, each strikes out one of the other's, and chance decides."),
-    ("Explain to a child why leaves fall in autumn.", "The tree takes back what is useful from its leaves and lets the rest go, so that it can rest in winter."),
-    ("What would you say to a friend who failed an exam?", "That one exam is one day, and that you will help to plan the next attempt."),
-    ("Write a poem of eight lines about an old wooden bridge.", "The bridge has carried carts and kings, and now it carries me."),
-    ("How do I keep a wooden table in good condition?", "Wipe it with a damp cloth, oil it twice a year, and use mats under hot pots."),
-    ("What are good questions to ask at a dinner with strangers?", "Ask what they are looking forward to, and what they have lately changed their mind about."),
-    ("How can I read more books this year?", "Carry one with you, read ten pages before bed, and stop books that bore you."),
+    (
+        "Tell me about the feeling of being homesick.",
+        "It is a longing for what is familiar, and it often comes in the evening.",
+    ),
+    (
+        "What is a good way to remember names?",
+        "Repeat the name at once, link it with a picture, and use it when you say goodbye.",
+    ),
+    (
+        "How can two people with different tastes choose a film together?",
+        "Each names three, each strikes out one of the other's, and chance decides.",
+    ),
+    (
+        "Explain to a child why leaves fall in autumn.",
+        "The tree takes back what is useful from its leaves and lets the rest go, so that it can rest in winter.",
+    ),
+    (
+        "What would you say to a friend who failed an exam?",
+        "That one exam is one day, and that you will help to plan the next attempt.",
+    ),
+    (
+        "Write a poem of eight lines about an old wooden bridge.",
+        "The bridge has carried carts and kings, and now it carries me.",
+    ),
+    (
+        "How do I keep a wooden table in good condition?",
+        "Wipe it with a damp cloth, oil it twice a year, and use mats under hot pots.",
+    ),
+    (
+        "What are good questions to ask at a dinner with strangers?",
+        "Ask what they are looking forward to, and what they have lately changed their mind about.",
+    ),
+    (
+        "How can I read more books this year?",
+        "Carry one with you, read ten pages before bed, and stop books that bore you.",
+    ),
     ("Why is it hard to get up in winter?", "It is dark and cold, and the body waits for light to wake up."),
     ("Suggest a plan for a rainy Sunday with friends.", "Cook together, play one long game, and end with a film."),
-    ("What should I think about before I adopt a cat?", "Time, costs, holidays, and who looks after it for the next fifteen years."),
-    ("How do I give honest feedback without hurting anyone?", "Speak about the work and not the person, be specific, and say what was good as well."),
-    ("Write the beginning of a mystery that is set in a post office.", "On Monday a parcel came back that nobody had ever sent."),
+    (
+        "What should I think about before I adopt a cat?",
+        "Time, costs, holidays, and who looks after it for the next fifteen years.",
+    ),
+    (
+        "How do I give honest feedback without hurting anyone?",
+        "Speak about the work and not the person, be specific, and say what was good as well.",
+    ),
+    (
+        "Write the beginning of a mystery that is set in a post office.",
+        "On Monday a parcel came back that nobody had ever sent.",
+    ),
     ("What is the point of small talk?", "It shows goodwill and lets both sides find something to talk about."),
-    ("How can I make a small room look larger?", "Light colours, few pieces of furniture, and a mirror opposite the window."),
+    (
+        "How can I make a small room look larger?",
+        "Light colours, few pieces of furniture, and a mirror opposite the window.",
+    ),
     ("What are some healthy snacks for an afternoon at the desk?", "Nuts, an apple, carrots, or yoghurt with berries."),
-    ("How do you choose a present for someone who has everything?", "Give time: a meal, a walk, or a ticket for something that you do together."),
-    ("Describe how a market sounds early on a Saturday.", "Crates are set down, prices are called, and a radio plays behind the cheese."),
+    (
+        "How do you choose a present for someone who has everything?",
+        "Give time: a meal, a walk, or a ticket for something that you do together.",
+    ),
+    (
+        "Describe how a market sounds early on a Saturday.",
+        "Crates are set down, prices are called, and a radio plays behind the cheese.",
+    ),
     ("Why do friendships end?", "Lives move apart, and sometimes nobody does the small work that keeps them."),
-    ("How can I become less nervous before I speak in public?", "Practise aloud, begin with a sentence that you know by heart, and breathe out slowly."),
-    ("What do I need to know before I plant a tree?", "How large it will be, how much light it needs, and where the pipes are."),
-    ("Write a note of thanks to a bus driver who waited for me.", "Thank you for waiting this morning; you saved my day."),
+    (
+        "How can I become less nervous before I speak in public?",
+        "Practise aloud, begin with a sentence that you know by heart, and breathe out slowly.",
+    ),
+    (
+        "What do I need to know before I plant a tree?",
+        "How large it will be, how much light it needs, and where the pipes are.",
+    ),
+    (
+        "Write a note of thanks to a bus driver who waited for me.",
+        "Thank you for waiting this morning; you saved my day.",
+    ),
     ("How does one learn to be patient?", "By practising with small things, and by noticing what makes one hurry."),
     ("What makes a city pleasant to walk in?", "Shade, benches, short blocks, and shops at eye level."),
-    ("How can I share the housework fairly with my flatmates?", "Write down all of it, let everyone choose, and change it every month."),
+    (
+        "How can I share the housework fairly with my flatmates?",
+        "Write down all of it, let everyone choose, and change it every month.",
+    ),
     ("Tell me why people collect stamps.", "For the pictures, the order, and the hope of a rare one."),
-    ("What should a letter to my future self contain?", "What you hope, what you fear, and what you do not want to forget."),
-    ("How do I decide whether to repair or to replace a washing machine?", "Compare the price of the repair with half the price of a new one, and think of its age."),
-    ("Give me ideas for a garden that needs little work.", "Shrubs, ground cover, gravel paths, and herbs in large pots."),
+    (
+        "What should a letter to my future self contain?",
+        "What you hope, what you fear, and what you do not want to forget.",
+    ),
+    (
+        "How do I decide whether to repair or to replace a washing machine?",
+        "Compare the price of the repair with half the price of a new one, and think of its age.",
+    ),
+    (
+        "Give me ideas for a garden that needs little work.",
+        "Shrubs, ground cover, gravel paths, and herbs in large pots.",
+    ),
     ("What is a fair way to divide a cake among three people?", "One cuts, and the others choose first."),
 ]
