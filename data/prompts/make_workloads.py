@@ -14,13 +14,16 @@ import argparse
 import hashlib
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
 
-from make_prompts import Dice, fenced, markdown_table, quantile
-from workload_bank import CHAT, CODE, DOCUMENTS
-
-HERE = Path(__file__).resolve().parent / "workloads"
+FOLDER = Path(__file__).resolve().parent
+OUT = FOLDER / "workloads"
+BANK = runpy.run_path(str(FOLDER / "workload_bank.py"))
+CHAT, CODE, DOCUMENTS = BANK["CHAT"], BANK["CODE"], BANK["DOCUMENTS"]
+TOOLS = runpy.run_path(str(FOLDER / "make_prompts.py"))
+Dice, fenced, markdown_table, quantile = (TOOLS[name] for name in ("Dice", "fenced", "markdown_table", "quantile"))
 SEED = 20261203
 BEGIN, END = "<!-- statistics: written by make_workloads.py -->", "<!-- end of statistics -->"
 COUNT = 48  # prompts of each workload
@@ -99,8 +102,7 @@ def retrieval(dice):
                 "Answer the question from the passages below. First quote the sentences of the passage that you rely on "
                 "word for word, with its number, and then explain the answer in your own words.\n\n"
                 f"{chr(10).join(numbered)}\n\nQuestion: {question}",
-                f'[{number}] says: "{sentences}" {document["name"]} is what this passage is about, and it answers the '
-                "question directly.",
+                f'[{number}] says: "{sentences}"',
             )
 
 
@@ -192,7 +194,7 @@ def write(folder):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
-    parser.add_argument("--folder", type=Path, default=HERE, help="where the files lie")
+    parser.add_argument("--folder", type=Path, default=OUT, help="where the files lie")
     options = parser.parse_args(arguments)
     if not options.check:
         write(options.folder)
