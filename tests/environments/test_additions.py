@@ -1,4 +1,4 @@
-"""What is built into an engine's environment beside its lock file: when nothing is done, and what is said of failures."""
+"""What is built into an engine's environment beside its lock file: when nothing is done, and how failures are told."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""data/prompts/workloads: the files are what their script makes, differ in what they claim, and are dealt out fairly."""
+"""data/prompts/workloads: the files are what their script makes, differ as they claim, and are dealt out fairly."""
 
 import json
 import runpy
