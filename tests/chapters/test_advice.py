@@ -156,7 +156,7 @@ def test_arms_may_have_a_model_each(tmp_path):
         and not found.left_out
         and "each arm's own model on 2 × NVIDIA Toy, A CPU, 2 cores" in found.where
     )
-    assert call("--host", "cpu", "--section", "5").exit_code == 0
+    assert call("--host", "cpu-46af", "--section", "5").exit_code == 0
 
 
 def test_an_instance_type_has_the_results_of_its_gpus(tmp_path):

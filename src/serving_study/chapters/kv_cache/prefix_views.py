@@ -117,6 +117,14 @@ def requests_table(frame: pandas.DataFrame) -> Styler:
     )
 
 
+def overview(frame: pandas.DataFrame, starts: pandas.DataFrame | None = None) -> list:
+    """The tables of one host: which figures to believe, requests one after another, under concurrency, and with
+    `starts` the cache of 8-bit numbers.
+    """
+    made = [tables.glance(frame, by="load"), sequence_table(frame), gains_table(frame)]
+    return made if starts is None else [*made, quantised_table(frame, starts)]
+
+
 def gains_table(frame: pandas.DataFrame, arm: str = CACHED, price_per_hour: float | None = None) -> Styler:
     """Hit rate, gain and what is claimed of it, by prefix and share; with a price, what a thousand requests cost with
     the arm and without.

@@ -119,6 +119,11 @@ def elsewhere(plan) -> dict[str, pandas.DataFrame]:
     }
 
 
+def in_blocks() -> pandas.DataFrame:
+    """The cells of a later lease of an H200: the prefix cache, its twin and its control, each in two lives."""
+    return store.Store("h200x1", "7-blocks", paths.RESULTS_PUBLISHED).newest()
+
+
 def starts_of(host: str, section: int = 7) -> pandas.DataFrame:
     """The newest start of each arm of a host that has published results."""
     newest = store.Store(host, section, paths.RESULTS_PUBLISHED).newest_starts().values()
