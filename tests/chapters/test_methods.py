@@ -373,7 +373,7 @@ def test_answers_are_compared_with_the_baselines_of_the_same_block(tmp_path):
     for arm, texts in (("baseline", "ab"), ("ngram-k3", "ab"), ("draft-k3", "ax")):
         for repeat, text in enumerate(texts):
             file = tmp_path / f"{arm}-{repeat}.json"
-            files.write(file, {"result": {"sample": text}, "schema": store.SCHEMA})
+            files.write(file, {"arm": arm, "command": ["x"], "result": {"sample": text}, "schema": store.SCHEMA})
             rows.append(
                 {"arm": arm, "load": "chat,concurrency=1", "repeat": repeat, "certificate": "pass", "file": file}
             )

