@@ -495,12 +495,12 @@ def test_what_a_server_makes_of_a_draft_stands_beside_what_was_predicted(trained
     assert table.loc["draft-k3-truncated", "speedup"] < 1
     html = served_drafts.served_table(
         served_drafts.served(draft, target, frame),
-        frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
+        frame.assign(host="cpu", weights="real", acceptance="measured", engine_files="as released"),
     ).to_html()
     assert "draft-k3-truncated" in html and "0.530" not in html and "0.400" in html
     said = served_drafts.finding(
         served_drafts.served(draft, target, frame),
-        frame.assign(host="cpu", weights="real", acceptance="measured", engine="as released"),
+        frame.assign(host="cpu", weights="real", acceptance="measured", engine_files="as released"),
     )
     assert said.startswith(
         "One request at a time (cpu), against no speculation: of 3 comparisons, 2 faster, 1 slower, "

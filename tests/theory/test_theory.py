@@ -250,10 +250,10 @@ def test_what_stands_beside_is_labelled_by_what_it_is_alone():
     )
     assert labels["predicted", "draft-k3"] == [] and labels["reference", "draft-k3"] == [""]
     assert labels["measured", "draft-k3"] == ["random weights, prescribed acceptance"]
-    real = own.assign(weights="real", acceptance=None, engine="as released")
+    real = own.assign(weights="real", acceptance=None, engine_files="as released")
     for cells, words in (
         (real, "measured: h200x1"),
-        (real.assign(engine="modified"), "measured: h200x1\n(modified engine)"),
+        (real.assign(engine_files="modified"), "measured: h200x1\n(modified engine)"),
     ):
         figure = plots.beside(prediction_errors.with_measured(3, "l4x1", "total_token_throughput", cells), "multiple")
         assert words in {text.get_text() for text in figure.legends[0].get_texts()}
