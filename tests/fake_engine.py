@@ -315,6 +315,9 @@ def handler(state: State):
                 return self._send(200, state.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
             if self.path == state.dialect.health:
                 return self._send(200, b"")
+            if self.path == "/v1/models":
+                entry = {"id": state.options.model, "object": "model", "max_model_len": state.options.context}
+                return self._send(200, json.dumps({"object": "list", "data": [entry]}).encode())
             self._send(404, b"{}")
 
         def do_POST(self):
@@ -452,6 +455,7 @@ def main() -> None:
     parser.add_argument("--caching", type=int, default=0, help="1: a prefix cache")
     parser.add_argument("--block", type=int, default=16)
     parser.add_argument("--kv-blocks", type=int, default=768)
+    parser.add_argument("--context", type=int, default=2048, help="tokens of the longest request")
     parser.add_argument("--tier", type=int, default=0, help="1: what the device loses is found below it")
     parser.add_argument(dialect.ranks, dest="tensor_parallel_size", type=int, help="so many processes beside this one")
     parser.add_argument("--colours", type=int, default=0, help="1: what is printed at the start has colours in it")

@@ -219,8 +219,10 @@ def register(setattr_, setitem) -> None:
 
 
 @contextmanager
-def foreign(engine: str):
-    """Another job's server, an `engine` that answers for the same model; yields its port."""
+def foreign(engine: str, **about):
+    """Another job's server, an `engine` that answers for the same model; yields its port. `about` are other values for
+    fake_engine.py's options.
+    """
     options = type(
         "Options",
         (),
@@ -236,7 +238,9 @@ def foreign(engine: str):
             "block": 16,
             "kv_blocks": 768,
             "tensor_parallel_size": None,
-        },
+            "context": 2048,
+        }
+        | about,
     )
     server = fake_engine.Quiet(("127.0.0.1", 0), fake_engine.handler(fake_engine.State(options, FAKES[engine].dialect)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

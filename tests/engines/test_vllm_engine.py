@@ -437,6 +437,6 @@ def test_a_missing_log_has_no_last_lines(tmp_path):
 
 
 def test_an_unknown_engine_is_refused():
-    with pytest.raises(ParameterError, match="unknown engine: sglang") as caught:
-        engines.get("sglang")
+    with pytest.raises(ParameterError, match="unknown engine: turbo") as caught:
+        engines.get("turbo")
     assert caught.value.allowed == ", ".join(engines.ENGINES)

@@ -144,7 +144,9 @@ def _prompts(options) -> list[tuple[str, int]]:
     """Texts and the lengths of their answers: shuffled from ShareGPT's format, as they stand from JSON lines."""
     with open(options.dataset_path) as file:
         if options.dataset_name == "custom":
-            return [(row["prompt"], options.custom_output_len) for row in map(json.loads, file)]
+            length = options.custom_output_len  # -1: those that stand in the file
+            rows = map(json.loads, file)
+            return [(row["prompt"], row["output_tokens"] if length == -1 else length) for row in rows]
         rows = [row["conversations"] for row in json.load(file) if len(row["conversations"]) >= 2]
     random.Random(options.seed).shuffle(rows)
     return [(row[0]["value"], options.sharegpt_output_len or len(row[1]["value"].split())) for row in rows]

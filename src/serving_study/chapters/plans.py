@@ -117,7 +117,9 @@ def environments_of(names: Iterable[str], host: Host, dry: bool, say: Callable[[
     for name in dict.fromkeys(names):
         lock = engines.get(name).environment_name(host)
         made[name] = (
-            environments.planned(lock) if dry and not environments.has(lock) else environments.obtain(lock, say)
+            environments.planned(lock)
+            if dry and not environments.has(lock) and not environments.RECIPES[lock].wheel  # whose index is only asked
+            else environments.obtain(lock, say)
         )
         if made[name].missing:
             say(f"{engines.get(name).TITLE} cannot be measured here: {made[name].missing}")

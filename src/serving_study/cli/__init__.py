@@ -1,4 +1,4 @@
-"""Command line: `serving-study run | train | doctor | predict | advise | price | compare | certify | book | sections`.
+"""Command line: `serving-study run | train | bench | doctor | predict | advise | price | compare | certify | book | sections`.
 
 serving-study run 3 --dry-run
 serving-study run 3 -p repeats=2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'
@@ -10,7 +10,7 @@ import typer
 
 from .. import paths
 from ..errors import StudyError
-from . import advise, compare, doctor, predict, price, run, train
+from . import advise, bench, compare, doctor, predict, price, run, train
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.splitlines()[0]
@@ -29,6 +29,7 @@ def list_sections() -> None:
 for verb in (
     run.run,
     train.train,
+    bench.bench,
     doctor.doctor,
     run.book,
     compare.certify,

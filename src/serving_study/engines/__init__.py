@@ -7,11 +7,17 @@
 from collections.abc import Iterable, Mapping
 
 from ..errors import ParameterError
-from . import llama_cpp, lmcache, vllm
+from . import llama_cpp, lmcache, openai, sglang, tensorrt_llm, vllm
 from .base import Engine, Problem
 from .process import CACHE_SERVER, Process
 
-ENGINES: dict[str, Engine] = {"vllm": vllm, "llama-cpp": llama_cpp}
+ENGINES: dict[str, Engine] = {
+    "vllm": vllm,
+    "llama-cpp": llama_cpp,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "openai": openai,
+}
 CACHE_SERVERS = {"lmcache": lmcache}
 
 

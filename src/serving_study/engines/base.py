@@ -10,8 +10,8 @@ mislead: a counter that an engine does not have is missing, never 0.
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -75,19 +75,31 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Counters:
-    """Which samples of an engine's /metrics are our counters; what it does not have is left out.
+    """Which samples of an engine's metrics are our counters; what it does not have is left out.
 
     `samples` are counters (several samples are added up), `histograms` names without `_sum` and `_count`, `watched` the
     samples read after each request where requests come one by one. `finish_reason` and `position` are labels of
-    `finished_requests` and `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens
-    of a block."""
+    `finished_requests` and `accepted_tokens_per_position`; `block_size` is a sample, and its label that holds the tokens
+    of a block (None: its value does). `begins_with` are samples that are not there before their first count, and the
+    sample whose presence says that they stand at 0; `derived` are counters that follow from others: from the
+    differences of all, by our names, and the later snapshot. `path` is where a server answers with all of them."""
 
     samples: Mapping[str, str | tuple[str, ...]]
     histograms: Mapping[str, str]
     watched: Mapping[str, str]
     finish_reason: str
     position: str
-    block_size: tuple[str, str]
+    block_size: tuple[str, str | None]
+    begins_with: Mapping[str, str] = field(default_factory=dict)
+    derived: Mapping[str, Callable[[Mapping[str, float | None], Snapshot], float | None]] = field(default_factory=dict)
+    path: str = "/metrics"
+
+    def total(self, snapshot: Snapshot, name: str) -> float | None:
+        """A counter, by our name; None where the server does not have it."""
+        sample = self.samples.get(name)
+        counted = snapshot.total(sample)
+        begun = counted is None and snapshot.total(self.begins_with.get(sample)) is not None
+        return 0.0 if begun else counted
 
 
 # What a started server says of its settings, whatever it calls them; what it does not say is missing.
@@ -124,6 +136,43 @@ class Footprint:
     copies: float = 2.0
 
 
+@dataclass(frozen=True)
+class TokenizerApi:
+    """An engine's own tokenizer over HTTP. A POST to the path `encode` of a text under the name `text` is answered with
+    numbers under `ids`, and one to `decode` of these with a text under `decoded`; `extra` and `extra_back` are further
+    fields of the two requests, which leave special tokens out.
+    """
+
+    encode: str
+    decode: str
+    text: str
+    ids: str
+    decoded: str
+    extra: Mapping = field(default_factory=dict)
+    extra_back: Mapping = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What servers of different engines are given alike, in the harness's words; each engine's module says it in its
+    own flags (`Engine.on_terms`).
+
+    `kv_cache_tokens` is what the KV cache holds, `max_batched_tokens` the tokens of one step, `compiled` whether graphs
+    are captured, `memory_share` the share of a GPU's memory that may be taken, and `host_cache_gib` the most that the
+    cache takes of a CPU host's."""
+
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_tokens: int
+    max_batched_tokens: int
+    seed: int
+    prefix_caching: bool = False
+    compiled: bool = True
+    memory_share: float = 0.9
+    host_cache_gib: float = 1
+
+
 # What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
 DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
 
@@ -137,7 +186,7 @@ class Engine(Protocol):
     the first that matches any counts. `BENCH` are the options with which `vllm bench serve` speaks its API, `CORES` the
     variable for its ranks' cores and the separator between ranks. `FACTS` is the script of `engine_side/` with its
     arguments that says what the installed version accepts (`probes.engine`), `REPORTS` are paths that answer JSON on
-    a started server's settings."""
+    a started server's settings, `TOKENIZER` is its tokenizer over HTTP (None: it has none)."""
 
     TITLE: str
     COUNTERS: Counters
@@ -149,6 +198,7 @@ class Engine(Protocol):
     FACTS: tuple[str, ...]
     FOOTPRINT: Footprint
     REPORTS: tuple[str, ...]
+    TOKENIZER: TokenizerApi | None
 
     def environment_name(self, host: Host) -> str:
         """Which lock file under `env/` its environment has on this host."""
@@ -160,6 +210,9 @@ class Engine(Protocol):
 
     def prepare(self, process: Process) -> None:
         """Make what the server reads and what is not there yet. Raises ModelError for a model that it cannot load."""
+
+    def on_terms(self, terms: Terms, host: Host) -> tuple[dict, dict]:
+        """The options and variables of a server on given terms; what the engine cannot be told is left out."""
 
     def command(self, process: Process, python: Path, port: int) -> list[str]:
         """The server's command line; it binds to 127.0.0.1 alone."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .. import paths
 from ..errors import EngineEnvironmentError
-from . import installer, scripts
+from . import availability, installer, scripts
 from .recipes import ENGINE_OF, FROM_SOURCE, HARNESS, RECIPES, TORCH_CPU, Recipe
 
 UV = "uv==0.13.9"
@@ -83,6 +83,8 @@ def ensure(name: str, say: Callable[[str], None] = print) -> Environment:
                 next=f"unset {recipe.variable}, or correct it",
             )
         environment = inspect(recipe.variable, python)
+    elif recipe.wheel:
+        raise availability.absent(recipe)
     else:
         environment = inspect(name, install(name, say))
     check(environment)

@@ -31,7 +31,9 @@ class Recipe:
     are the distributions of the lock that cannot be replaced while others may run from the environment. `tools` are
     programs that build what has no wheel, `build` their variables (with `LOCKS` and `CORES` in place of what they are
     on a machine), `files` what of `env/` they read; `after` finishes the environment of an interpreter.
-    `disk_gib` is what it takes, `takes` its time where that is long."""
+    `disk_gib` is what it takes, `takes` its time where that is long. Without a lock file it has `wheel`, what the
+    package index would need to have for one, with the `elsewhere` that may have it, and `otherwise`, what is left to
+    do."""
 
     name: str
     title: str
@@ -48,6 +50,9 @@ class Recipe:
     build: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     after: Callable[[Path], None] | None = None
+    wheel: str = ""
+    elsewhere: str = ""
+    otherwise: str = ""
 
     @property
     def given(self) -> str | None:
@@ -138,10 +143,42 @@ RECIPES = {
             },
             files=("llama-cpp/CMakeLists.txt",),
         ),
+        Recipe(
+            "sglang",
+            "SGLang",
+            ("sglang",),
+            "SGLANG_PYTHON",
+            oldest=(0, 5, 16),
+            decides={"sglang": ("sglang",), "sglang-kernel": ("sglang-kernel",)} | OF_TORCH,
+            python=(3, 12),
+            disk_gib=16.0,
+            fixed=("sglang", "torch"),
+        ),
+        # Its own source builds these kernels for a processor under this name (sgl-kernel/pyproject_cpu.toml).
+        Recipe(
+            "sglang-cpu",
+            "SGLang",
+            ("sglang",),
+            "SGLANG_PYTHON",
+            oldest=(0, 5, 16),
+            wheel="sglang-kernel-cpu",
+            otherwise="a host with a GPU; or build SGLang's kernels for a processor from its source, and name the "
+            "interpreter that has them: SGLANG_PYTHON=PYTHON",
+        ),
+        Recipe(
+            "tensorrt-llm",
+            "TensorRT-LLM",
+            ("tensorrt-llm", "tensorrt_llm"),
+            "TENSORRT_LLM_PYTHON",
+            oldest=(1, 0),
+            decides={"tensorrt-llm": ("tensorrt-llm", "tensorrt_llm")} | OF_TORCH,
+            wheel="tensorrt-llm",
+            elsewhere="https://pypi.nvidia.com",
+            otherwise="where that index answers: python -m venv trtllm && trtllm/bin/pip install tensorrt-llm "
+            "--extra-index-url https://pypi.nvidia.com, then the same command with "
+            "TENSORRT_LLM_PYTHON=trtllm/bin/python",
+        ),
     )
 }
 # One engine an environment: distributions of different titles may not stand in the same one.
-ENGINE_OF = {name: recipe.title for recipe in RECIPES.values() for name in recipe.distributions} | {
-    "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM",
-}
+ENGINE_OF = {name: recipe.title for recipe in RECIPES.values() for name in recipe.distributions}

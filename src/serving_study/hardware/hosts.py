@@ -24,6 +24,7 @@ from .cgroups import GIB, cores, memory_of_host
 from .gpus import Gpu, detected, short_name
 
 CPU = "cpu"
+ENDPOINT = "endpoint-"  # begins the name under which figures of a server that somebody else started are kept
 LATER = ("cpu_revision", "virtualisation", "kernel")  # not recorded by the first runs
 # The kind of a virtual machine by its clock source, or by the maker in its firmware.
 CLOCKS = {"kvm-clock": "kvm", "hyperv": "hyperv", "xen": "xen"}

@@ -67,6 +67,10 @@ class Load:
         random.Random(f"{self.seed_of(repeat)}/lengths").shuffle(lengths)
         return lengths
 
+    def longest(self, tokenizer: str, repeats: Sequence[int]) -> int:
+        """Tokens of its longest request, prompt and answer, at most."""
+        return self.dataset.longest(self, tokenizer, repeats)
+
     def arguments(
         self, *, url: str, model: str, tokenizer: str, repeat: int, api: Sequence[str] = vllm.BENCH
     ) -> list[str]:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -28,6 +28,7 @@ SHAREGPT_REVISION = "192ab2185289094fc556ec8ce5ce1e8e587154ca"
 SHAREGPT_SHA256 = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"
 SHAREGPT_KEPT = 20_000
 SHORTEST, LONGEST = 4, 1024  # tokens of a prompt that `vllm bench serve` takes from such a set
+LONGEST_IN_ALL = 2048  # the same with its answer
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Dataset:
         """
         if not load.output_spread:
             return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
-        return prompts.with_lengths(self._drawn(load, tokenizer, repeat), load.lengths(repeat))
+        return prompts.with_lengths(self.drawn(load, tokenizer, repeat), load.lengths(repeat))
 
-    def _drawn(self, load, tokenizer: str, repeat: int) -> list[str]:
+    def drawn(self, load, tokenizer: str, repeat: int) -> list[str]:
         """First turns in an order drawn for the cell, of the lengths that the load generator takes of such a set."""
         rows = conversations.read(self.path.read_bytes(), self.path)[0]
         order = random.Random(load.seed_of(repeat))
@@ -71,6 +72,18 @@ class Dataset:
                 next="another dataset, or output_spread = 0, which leaves the choice to the load generator",
             )
         return [fitting[place % len(fitting)] for place in range(load.prompts)]
+
+    def longest(self, load, tokenizer: str, repeats: Sequence[int]) -> int:
+        """Tokens of the longest request, prompt and answer, of these repeats; at most, where the load generator
+        draws.
+        """
+        if not load.output_spread:
+            return min(LONGEST_IN_ALL, LONGEST + (load.output_tokens or LONGEST_IN_ALL))
+        return max(
+            prompts.tokens_of(text, Path(tokenizer)) + length
+            for repeat in repeats
+            for text, length in zip(self.drawn(load, tokenizer, repeat), load.lengths(repeat), strict=True)
+        )
 
     def reads(self, load) -> int:
         """Prompt tokens of the load, for estimates: 0, since a data set's prompts are short."""

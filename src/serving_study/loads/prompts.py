@@ -14,6 +14,7 @@ import functools
 import json
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -61,6 +62,10 @@ class Exact:
 
     def identity(self) -> dict:
         return {"name": self.name, "sha256": self.sha256}
+
+    def longest(self, load, tokenizer: str, repeats: Sequence[int]) -> int:
+        """Tokens of the longest request, prompt and answer."""
+        return self.tokens + load.output_tokens
 
     def reads(self, load) -> int:
         """Prompt tokens of the load, about."""

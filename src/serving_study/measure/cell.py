@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from .. import engines, files
 from ..engines import logs
 from ..errors import LoadError, ServerError
-from ..hardware.sampler import Sampler
 from ..loads import Generator, Load
 from ..results import certificates
 from ..results.store import Run
@@ -63,7 +62,7 @@ def measure_cell(
     before = _scrape(server)
     looked = mechanism.look(cell.arm, server, server.host, before)
     idle_s = -sum(fleet.cpu_s() for fleet in idle)
-    with Sampler(server.host) as sampler:
+    with server.sampler() as sampler:
         answer = generator.run(load, server, tokenizer=tokenizer, repeat=cell.repeat)
     idle_s += sum(fleet.cpu_s() for fleet in idle)
     after = _scrape(server)
@@ -106,12 +105,7 @@ def measure_cell(
         **({"idle": {"servers": len(idle), "cpu_s": round(idle_s, 3)}} if idle else {}),
         **mechanism.evidence(cell.arm, looked, looked_again, counters),
         "server": {"owns_port": server.owns_port(), "alive": _alive(server), "pid": server.pid},
-        "labels": {
-            "host": server.host.name,
-            "weights": cell.arm.weights,
-            "acceptance": cell.arm.acceptance,
-            "engine": "modified" if server.environment.modified else "as released",
-        },
+        "labels": server.labels,
     }
     cell_s = time.monotonic() - began
     evidence["timing"] = {"load_s": load_s, "cell_s": cell_s, "overhead_s": cell_s - load_s}
@@ -131,7 +125,7 @@ def measure_cell(
 def _scrape(server: Fleet) -> metrics.Snapshot:
     """The counters; a server that does not answer because it is ending is a dead server, with its own cause."""
     try:
-        return metrics.scrape(server.url)
+        return server.counters()
     except LoadError:
         server.require_alive(client.LAST_WORDS_S)
         raise

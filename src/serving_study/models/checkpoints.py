@@ -34,7 +34,8 @@ REVISIONS = {
     "Qwen/Qwen2.5-0.5B-Instruct": "7ae557604adf67be50417f59c2c2f167def9a775",
 }
 TRUNCATED = re.compile(rf"({re.escape(embedded.NAME)})-first-(\d+)-layers")
-FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")  # of a hub model
+TEXT_FILES = ("*.json", "*.txt", "*.jinja")  # of a hub model
+FILES = (*TEXT_FILES, "*.safetensors")
 MORE_HEADS = re.compile(rf"({re.escape(embedded.NAME)})-(\d+)-heads")
 
 
@@ -152,6 +153,29 @@ def _of_hub(name: str, environment: Environment, weights: str, say: Callable[[st
         value=f"{name} ({reason})",
         allowed="a model that the hub gives within the time limit, a local folder, or weights = 'random'",
         next="mend that, then the same command again; HF_HUB_OFFLINE=1 with weights = 'auto' asks no hub",
+    )
+
+
+def tokenizer(name: str, environment: Environment, say: Callable[[str], None] = print) -> Path:
+    """The folder of a model's tokenizer; of a hub model no weights are fetched.
+
+    Raises ModelError where there is none."""
+    path, reason = Path(name).expanduser(), "no folder with tokenizer.json, and no hub id"
+    if name == embedded.NAME:
+        return embedded.folder(say)
+    for folder in (path, SHIPPED / name):
+        if (folder / "tokenizer.json").is_file():
+            return folder.resolve()
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        fetched = hub.fetch(environment, name, revision=REVISIONS.get(name), patterns=TEXT_FILES, say=say)
+        if fetched.path and (fetched.path / "tokenizer.json").is_file():
+            return fetched.path
+        reason = fetched.reason or "it has no tokenizer.json"
+    raise ModelError(
+        "no tokenizer to draw prompts with",
+        value=f"{name} ({reason})",
+        allowed=f"a folder with tokenizer.json, a hub id OWNER/NAME, or {embedded.NAME}",
+        next="--tokenizer with that of the model that the server has",
     )
 
 

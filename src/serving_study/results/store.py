@@ -327,10 +327,11 @@ class Store:
 
 
 def measured_hosts(section: int | str | None = None, root: Path | None = None) -> list[str]:
-    """Hosts with stored results, here or published, of one section or of any."""
+    """Hosts with stored results, here or published, of one section or of any; no servers that somebody else started."""
     folders = [root] if root else [paths.RESULTS, paths.RESULTS_PUBLISHED]
     part = "*" if section is None else section
-    return sorted({file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{part}/*/run.json")})
+    names = {file.parents[2].name for folder in folders for file in folder.glob(f"*/section-{part}/*/run.json")}
+    return sorted(name for name in names if not name.startswith(hosts.ENDPOINT))
 
 
 def host_named(name: str, section: int | str | None = None, root: Path | None = None) -> str:

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from .. import engines, paths
 from ..engines import base, logs
+from ..engines.base import Snapshot
 from ..engines.process import Process
 from ..environments import Environment, variables
 from ..errors import LoadError, ServerError
 from ..hardware.hosts import Host
-from . import client, preflight
+from ..hardware.sampler import Sampler
+from . import client, metrics, preflight
 from .arm import Arm
 from .server import Server, died, start
 
@@ -243,6 +245,24 @@ class Fleet:
         """Undo `unbind`."""
         for server in self.running:
             server.bind_again()
+
+    @property
+    def labels(self) -> dict:
+        """What the figures of its cells are labelled with."""
+        return {
+            "host": self.host.name,
+            "weights": self.arm.weights,
+            "acceptance": self.arm.acceptance,
+            "engine": "modified" if self.environment.modified else "as released",
+        }
+
+    def sampler(self) -> Sampler:
+        """Samples of the machine that it runs on."""
+        return Sampler(self.host)
+
+    def counters(self) -> Snapshot:
+        """Its counters now. Raises LoadError when it does not answer."""
+        return metrics.scrape(self.url, engines.get(self.arm.engine).COUNTERS.path)
 
     def owns_port(self) -> bool | None:
         """Whether the listeners on all our ports are our process groups'; None when the system does not say."""

@@ -25,24 +25,26 @@ def parse(text: str) -> Snapshot:
     return Snapshot(series)
 
 
-def scrape(url: str, timeout_s: float = 10) -> Snapshot:
-    """Fetch `url`/metrics. Raises LoadError when it does not answer."""
-    request = urllib.request.Request(f"{url}/metrics", headers={"Connection": "close"})
+def scrape(url: str, path: str = "/metrics", timeout_s: float = 10) -> Snapshot:
+    """Fetch a server's counters. Raises LoadError when it does not answer with any."""
+    request = urllib.request.Request(f"{url}{path}", headers=client.headers())
     try:
         with client.DIRECT.open(request, timeout=timeout_s) as answer:
             return parse(answer.read().decode())
     except (urllib.error.URLError, OSError, ValueError) as error:
-        raise LoadError("the server's counters cannot be read", value=f"{url}/metrics: {error}") from None
+        raise LoadError("the server's counters cannot be read", value=f"{url}{path}: {error}") from None
 
 
 def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Sequence[str] = base.NAMES) -> dict:
     """The difference of each counter, by our names; None, never 0, for one that the server does not have.
 
     `finished` has the finished requests by reason, each histogram its `count` and `sum_s`."""
-    result = {}
-    for name in names:
-        start, end = (snapshot.total(counters.samples.get(name)) for snapshot in (before, after))
-        result[name] = None if end is None else end - (start or 0)
+    counted = {}
+    for name in counters.samples:
+        start, end = (counters.total(snapshot, name) for snapshot in (before, after))
+        counted[name] = None if end is None else end - (start or 0)
+    counted |= {name: derive(counted, after) for name, derive in counters.derived.items()}
+    result = {name: counted.get(name) for name in names}
     earlier, finished = (
         snapshot.by_label(counters.samples.get(base.FINISHED_REQUESTS), counters.finish_reason)
         for snapshot in (before, after)
@@ -60,13 +62,15 @@ def difference(before: Snapshot, after: Snapshot, counters: Counters, names: Seq
 
 def block_tokens(snapshot: Snapshot, counters: Counters) -> int | None:
     """Tokens of a block of the server's KV cache; None when it does not report them."""
-    sizes = [size for size in snapshot.by_label(*counters.block_size) if size.isdigit()]
+    sample, label = counters.block_size
+    values = {f"{value:g}" for (name, _), value in snapshot.series.items() if name == sample}
+    sizes = [size for size in (snapshot.by_label(sample, label) if label else values) if size.isdigit()]
     return int(sizes[0]) if len(sizes) == 1 else None
 
 
 def acceptance(before: Snapshot, after: Snapshot, counters: Counters) -> dict:
-    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position;
-    empty without drafts.
+    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and, where the server counts by
+    position, the rate by position; empty without drafts.
     """
     names = (base.DRAFTS, base.DRAFTED, base.ACCEPTED)
     drafts, drafted, accepted = map(difference(before, after, counters, names).get, names)
@@ -75,11 +79,11 @@ def acceptance(before: Snapshot, after: Snapshot, counters: Counters) -> dict:
     sample = counters.samples.get(base.ACCEPTED_PER_POSITION)
     start, end = (snapshot.by_label(sample, counters.position) for snapshot in (before, after))
     positions = {int(position): (value - start.get(position, 0)) / drafts for position, value in end.items()}
+    by_position = [positions[position] for position in sorted(positions)]
     return {
         "drafts": int(drafts),
         "drafted_tokens": int(drafted),
         "accepted_tokens": int(accepted),
         "acceptance_rate": accepted / drafted,
         "acceptance_length": 1 + accepted / drafts,
-        "acceptance_by_position": [positions[position] for position in sorted(positions)],
-    }
+    } | ({"acceptance_by_position": by_position} if sample else {})

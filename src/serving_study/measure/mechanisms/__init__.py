@@ -5,6 +5,7 @@ checked.
 from ...errors import ParameterError
 from ...results import certificates
 from .cache import Cache
+from .endpoint import Endpoint
 from .mechanism import Mechanism
 from .parallel import Parallel
 from .speculation import Speculation
@@ -16,6 +17,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "parallel": Parallel(),
     "prefix": Cache(),
     "offload": Cache(tier=True),
+    "endpoint": Endpoint(),
 }
 
 

@@ -39,7 +39,7 @@ class Cache(Mechanism):
 
         The prompt is as long as the shortest load from which a cache can give anything, and shares no text with the
         loads. Raises ServerError when the cache gives nothing."""
-        block = metrics.block_tokens(metrics.scrape(server.url), engines.get(arm.engine).COUNTERS)
+        block = metrics.block_tokens(server.counters(), engines.get(arm.engine).COUNTERS)
         sizes = sorted(
             (load.dataset.shared, load.dataset.own)
             for load in loads

@@ -15,16 +15,23 @@ class Speculation(Mechanism):
     def check(self, cell: dict) -> Check:
         speculation, k = cell["speculation"] or {}, cell["k"]
         drafts, drafted = speculation.get("drafts", 0), speculation.get("drafted_tokens", 0)
-        positions = speculation.get("acceptance_by_position", [])
+        positions = speculation.get("acceptance_by_position")
         evidence = (
             f"{drafts} drafts, {drafted} tokens drafted, {speculation.get('accepted_tokens', 0)} "
-            f"accepted; by position {', '.join(f'{rate:.3f}' for rate in positions) or 'none'}"
+            f"accepted; by position {_in_words(positions)}"
         )
         if not drafts:
             return Check("mechanism", FAIL, evidence)
-        falling = all(later <= earlier + 1e-9 for earlier, later in zip(positions, positions[1:], strict=False))
-        rates = (*positions, speculation["acceptance_rate"])
+        by_position = positions if positions is not None else [speculation["acceptance_rate"]] * k
+        falling = all(later <= earlier + 1e-9 for earlier, later in zip(by_position, by_position[1:], strict=False))
+        rates = (*by_position, speculation["acceptance_rate"])
         possible = drafted <= drafts * k and all(0 <= rate <= 1 for rate in rates)
         whole = not self.every_step or drafted == drafts * k
-        good = falling and possible and whole and len(positions) == k
+        good = falling and possible and whole and len(by_position) == k
         return Check("mechanism", PASS if good else FAIL, evidence)
+
+
+def _in_words(positions: list[float] | None) -> str:
+    if positions is None:
+        return "the server does not count"
+    return ", ".join(f"{rate:.3f}" for rate in positions) or "none"

@@ -1,0 +1,1 @@
+"""Scripts for the environment of SGLang, run by path; they import nothing of the harness."""

@@ -1,0 +1,1 @@
+"""Servers that somebody else started: what they say of themselves, and a section's loads against them."""
