@@ -1,6 +1,5 @@
 """What the package index says of wheels that an engine needs: uv's own answers, and what is made of them."""
 
-import os
 import subprocess
 
 import pytest
@@ -91,6 +90,7 @@ def test_without_uv_nothing_is_claimed_of_the_index(monkeypatch):
     assert availability.lacking("numpy") == "uv is not there to ask the package index"
 
 
-@pytest.mark.skipif(bool(os.environ.get("UV_OFFLINE")), reason="no index is asked")
-def test_the_real_index_is_asked_for_what_cannot_be_there():
-    assert availability.lacking("serving-study-has-no-such-distribution")
+def test_uv_itself_of_an_index_that_has_nothing(tmp_path):
+    assert availability.lacking("sglang-kernel-cpu", tmp_path.as_uri()) == (
+        "sglang-kernel-cpu was not found in the package registry"
+    )
