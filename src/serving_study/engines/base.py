@@ -11,7 +11,7 @@ mislead: a counter that an engine does not have is missing, never 0.
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -124,6 +124,43 @@ class Footprint:
     copies: float = 2.0
 
 
+@dataclass(frozen=True)
+class TokenizerApi:
+    """An engine's own tokenizer over HTTP. A POST to the path `encode` of a text under the name `text` is answered with
+    numbers under `ids`, and one to `decode` of these with a text under `decoded`; `extra` and `extra_back` are further
+    fields of the two requests, which leave special tokens out.
+    """
+
+    encode: str
+    decode: str
+    text: str
+    ids: str
+    decoded: str
+    extra: Mapping = field(default_factory=dict)
+    extra_back: Mapping = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What servers of different engines are given alike, in the harness's words; each engine's module says it in its
+    own flags (`Engine.on_terms`).
+
+    `kv_cache_tokens` is what the KV cache holds, `max_batched_tokens` the tokens of one step, `compiled` whether graphs
+    are captured, `memory_share` the share of a GPU's memory that may be taken, and `host_cache_gib` the most that the
+    cache takes of a CPU host's."""
+
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_tokens: int
+    max_batched_tokens: int
+    seed: int
+    prefix_caching: bool = False
+    compiled: bool = True
+    memory_share: float = 0.9
+    host_cache_gib: float = 1
+
+
 # What makes a program write colours to a file: NO_COLOR does not win everywhere, so these go.
 DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE")
 
@@ -137,7 +174,7 @@ class Engine(Protocol):
     the first that matches any counts. `BENCH` are the options with which `vllm bench serve` speaks its API, `CORES` the
     variable for its ranks' cores and the separator between ranks. `FACTS` is the script of `engine_side/` with its
     arguments that says what the installed version accepts (`probes.engine`), `REPORTS` are paths that answer JSON on
-    a started server's settings."""
+    a started server's settings, `TOKENIZER` is its tokenizer over HTTP (None: it has none)."""
 
     TITLE: str
     COUNTERS: Counters
@@ -149,6 +186,7 @@ class Engine(Protocol):
     FACTS: tuple[str, ...]
     FOOTPRINT: Footprint
     REPORTS: tuple[str, ...]
+    TOKENIZER: TokenizerApi | None
 
     def environment_name(self, host: Host) -> str:
         """Which lock file under `env/` its environment has on this host."""
@@ -160,6 +198,9 @@ class Engine(Protocol):
 
     def prepare(self, process: Process) -> None:
         """Make what the server reads and what is not there yet. Raises ModelError for a model that it cannot load."""
+
+    def on_terms(self, terms: Terms, host: Host) -> tuple[dict, dict]:
+        """The options and variables of a server on given terms; what the engine cannot be told is left out."""
 
     def command(self, process: Process, python: Path, port: int) -> list[str]:
         """The server's command line; it binds to 127.0.0.1 alone."""

@@ -37,6 +37,11 @@ FACTS = probes.VLLM_FACTS
 FOOTPRINT = base.Footprint(processes_gib=2.2, imported_gib=1.6, worker_gib=0.7)
 REPORTS = ()
 
+TOKENIZER = base.TokenizerApi(
+    "/tokenize", "/detokenize", text="prompt", ids="tokens", decoded="prompt", extra={"add_special_tokens": False}
+)
+CPU_BLOCK, GPU_BLOCK = 128, 16  # tokens of a block of the KV cache: what vLLM takes by itself
+
 CACHE = "vllm:cache_config_info"
 CORES = "VLLM_CPU_OMP_THREADS_BIND", "|"  # the variable for ranks' cores, and the separator between ranks
 COUNTERS = base.Counters(
@@ -84,6 +89,28 @@ def unsupported(process: Process, host: Host) -> str | None:
 
 def prepare(process: Process) -> None:
     """vLLM reads a model's folder as it is."""
+
+
+def on_terms(terms: base.Terms, host: Host) -> tuple[dict, dict]:
+    """Options and variables. The KV cache is set in blocks, one more than asked for, since vLLM keeps one that it never
+    fills; on a CPU its memory has to hold them, and is no limit here.
+    """
+    block = GPU_BLOCK if host.gpus else CPU_BLOCK
+    given = {
+        "dtype": terms.dtype,
+        "max_model_len": terms.max_model_len,
+        "max_num_seqs": terms.max_num_seqs,
+        "max_num_batched_tokens": terms.max_batched_tokens,
+        "block_size": block,
+        "num_gpu_blocks_override": -(-terms.kv_cache_tokens // block) + 1,
+        "enable_prefix_caching": terms.prefix_caching,
+        "seed": terms.seed,
+    }
+    if host.gpus:
+        given["gpu_memory_utilization"] = terms.memory_share
+    if not terms.compiled:
+        given["enforce_eager"] = True
+    return given, {} if host.gpus else {"VLLM_CPU_KVCACHE_SPACE": terms.host_cache_gib}
 
 
 def command(process: Process, python: Path, port: int) -> list[str]:

@@ -53,9 +53,9 @@ class Dataset:
         """
         if not load.output_spread:
             return ["--dataset-name", "sharegpt", "--dataset-path", str(self.path)]
-        return prompts.with_lengths(self._drawn(load, tokenizer, repeat), load.lengths(repeat))
+        return prompts.with_lengths(self.drawn(load, tokenizer, repeat), load.lengths(repeat))
 
-    def _drawn(self, load, tokenizer: str, repeat: int) -> list[str]:
+    def drawn(self, load, tokenizer: str, repeat: int) -> list[str]:
         """First turns in an order drawn for the cell, of the lengths that the load generator takes of such a set."""
         rows = conversations.read(self.path.read_bytes(), self.path)[0]
         order = random.Random(load.seed_of(repeat))

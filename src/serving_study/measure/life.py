@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..errors import HostError, LoadError, ServerError, StoreError, StudyError
 from ..hardware import cgroups, hosts
 from ..hardware.hosts import Host
-from ..loads import Generator
+from ..loads import Generator, questions
 from ..results.store import Run
 from ..servers import client, fleet, lifetime, preflight
 from ..servers.arm import Arm
@@ -91,6 +91,7 @@ class Bench:
     longest_block_s: float = 0.0
     measured: int = 0
     failed: set[str] = field(default_factory=set)  # arms of which a life ended early
+    asked: set[str] = field(default_factory=set)  # arms whose answers to the plan's questions are stored
 
 
 class Life:
@@ -188,6 +189,7 @@ class Life:
             self._figures = server.start | records.weights(self.arm, server.start)
             self._record.write("ok", figures=self._figures, lost=self._lost)
             warm_up(self.arm, loads, server, bench.generator, bench.progress, bench.timing)
+            self._ask(server)
             self.memory_gib = max(0.0, free_gib - cgroups.free_memory_gib())
             if not host.gpus:
                 self._figures |= {"memory_gib": round(self.memory_gib, 2)}
@@ -205,6 +207,20 @@ class Life:
             return mechanisms.of(self.arm.technique).probe(self.arm, server, loads)
         finally:
             self.bench.timing["warm-up"] += time.monotonic() - began
+
+    def _ask(self, server: Fleet) -> None:
+        """Ask the plan's questions of the arm's first server that comes so far."""
+        bench, plan = self.bench, self.bench.plan
+        if not plan.questions or self.arm.name in bench.asked:
+            return
+        began = time.monotonic()
+        bench.progress.show("answering questions", arm=self.arm.name)
+        try:
+            answers = questions.ask(plan.questions, self.arm, server, bench.generator)
+            records.write_answers(plan, bench.run, self.arm, answers)
+        finally:
+            bench.timing["questions"] = bench.timing.get("questions", 0.0) + time.monotonic() - began
+        bench.asked.add(self.arm.name)
 
     def _fail(self, error: StudyError, left: list[Cell], before: dict, began: float) -> None:
         """One more start for a server that was up, with its cause among what was lost; else the end of this life."""

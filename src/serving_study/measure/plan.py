@@ -20,6 +20,7 @@ from ..engines.process import Process
 from ..environments import Environment, variables
 from ..hardware.hosts import Host
 from ..loads import Load
+from ..loads.questions import Questions
 from ..results import store
 from ..results.store import Store
 from ..servers import preflight
@@ -54,7 +55,7 @@ class Plan:
     `minutes` are spent on the section. `decisions` tells that of a frame of cells: one row a claim, `arm`, `load` (its
     name), `decided`, `half_width` (a natural logarithm), `blocks`. `side_by_side` keeps the servers of all arms alive,
     all but one frozen, as far as memory allows. Arms whose ratio lies within `margin` of 1 count as equal (None: the
-    usual one).
+    usual one). `questions` are asked of each arm's first server, before its cells.
     """
 
     section: int | str
@@ -72,6 +73,7 @@ class Plan:
     margin: float | None = None
     side_by_side: bool = False
     decisions: Callable[[pandas.DataFrame], pandas.DataFrame] | None = None
+    questions: Questions | None = None
     only: dict[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # arm to the names of its loads, where it does not have all

@@ -19,6 +19,8 @@ from ..servers import fleet, language
 from ..servers.arm import Arm
 from .plan import Cell, Plan
 
+ANSWERS = "answers.json"
+
 
 @dataclass
 class Results:
@@ -55,6 +57,26 @@ class Results:
                 for phase, seconds in (files.read(run.folder / "run.json").get("timing") or {}).items():
                     rows.append({"run": run.name, "phase": phase, "seconds": seconds})
         return pandas.DataFrame(rows, columns=["run", "phase", "seconds"])
+
+    def answers(self) -> dict[str, dict]:
+        """Name of an arm to what its server answered to the plan's questions, the newest; arms that were not asked are
+        left out.
+        """
+        if not self.plan.questions:
+            return {}
+        asked, stored = self.plan.questions.identity(), {}
+        places = sorted(self.store.folder.glob(f"*/arms/*/{ANSWERS}"), key=lambda file: file.parents[2].name)
+        for record in map(files.read, places):
+            if record["questions"] == asked:
+                stored[record["key"]] = record
+        keys = {arm.name: self.plan.arm_key(arm) for arm in self.plan.arms}
+        return {name: stored[key] for name, key in keys.items() if key in stored}
+
+
+def write_answers(plan: Plan, run: Run, arm: Arm, answers: dict) -> None:
+    """Store what an arm's server answered to the plan's questions."""
+    known = {"key": plan.arm_key(arm), "arm": arm.name, "engine": arm.engine, "questions": plan.questions.identity()}
+    files.write(run.start_folder(arm.name) / ANSWERS, known | answers | {"at": files.now()})
 
 
 def record_of(plan: Plan) -> dict:

@@ -165,6 +165,8 @@ def _measure(course: Course, run: Run, unsupported: list[Arm]) -> None:
             starter = Starter(plan.host, plan.environment_of, run, plan.port, in_pairs=plan.starts_in_pairs())
             with Generator(plan.environment, _log(run)) as generator, starter:
                 bench = Bench(plan, run, starter, generator, progress, estimate, timing)
+                if plan.questions and not course.fresh:
+                    bench.asked |= set(Results(plan, known).answers())
                 rounds = _sittings if plan.side_by_side else _turns
                 for _ in rounds(course, bench, look):
                     keep()

@@ -17,11 +17,16 @@ def get(url: str, timeout_s: float) -> str:
         return answer.read().decode()
 
 
-def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: float, **extra) -> dict:
-    """One /v1/completions request at temperature 0, not streamed. Raises OSError or ValueError when it fails."""
-    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **extra}).encode()
+def post(url: str, body: dict, timeout_s: float) -> dict:
+    """The JSON that a POST of JSON is answered with. Raises OSError or ValueError when it fails."""
     request = urllib.request.Request(
-        f"{url}/v1/completions", body, {"Content-Type": "application/json", "Connection": "close"}
+        url, json.dumps(body).encode(), {"Content-Type": "application/json", "Connection": "close"}
     )
     with DIRECT.open(request, timeout=timeout_s) as answer:
         return json.load(answer)
+
+
+def complete(url: str, model: str, prompt: str, max_tokens: int, timeout_s: float, **extra) -> dict:
+    """One /v1/completions request at temperature 0, not streamed. Raises OSError or ValueError when it fails."""
+    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **extra}
+    return post(f"{url}/v1/completions", body, timeout_s)

