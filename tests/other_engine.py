@@ -21,6 +21,7 @@ class OtherEngine:
     FACTS = ("facts.py",)
     FOOTPRINT = base.Footprint(processes_gib=0.2, imported_gib=0.1)
     REPORTS = ("/about",)
+    TOKENIZER = None
     COUNTERS = base.Counters(
         samples={
             base.DRAFTS: "other_guesses_total",
@@ -61,6 +62,9 @@ class OtherEngine:
 
     def settings(self, process, log, reports):
         return {"kv_cache_tokens": self.start_figures(log)["kv_cache_tokens"]} | reports.get("/about", {})
+
+    def on_terms(self, terms, host):
+        return {"page": 1}, {}
 
     def command(self, process, python, port):
         words = [str(python), str(SERVER), OTHER.port, str(port), OTHER.model, process.model.name]

@@ -244,7 +244,9 @@ def test_the_studys_statements_have_a_verdict_a_version_and_a_place():
     assert facts["place"].str.len().min() > 8 and facts["version"].str.len().min() > 2
     assert all(frame.groupby("feature")["engine"].nunique() == len(ENGINES)), "every statement of every engine"
     figures = features.figures()
-    assert figures["statements"] == len(facts) and figures["out_of_date"] + figures["not_so"] + figures["holds"] == len(facts)
+    assert figures["statements"] == len(facts) and figures["out_of_date"] + figures["not_so"] + figures["holds"] == len(
+        facts
+    )
 
 
 def test_the_engines_are_the_registrys():

@@ -27,9 +27,7 @@ def run(
     Raises EngineEnvironmentError where the interpreter has no `openai` or the client fails, TimeoutError when it does
     not end."""
     prompts, lengths = load.dataset.drawn(load, tokenizer, repeat), load.lengths(repeat)
-    requests = [
-        {"prompt": prompt, "max_tokens": length} for prompt, length in zip(prompts, lengths, strict=True)
-    ]
+    requests = [{"prompt": prompt, "max_tokens": length} for prompt, length in zip(prompts, lengths, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "requests.json"
         file.write_text(json.dumps(requests), encoding="utf-8")

@@ -43,7 +43,9 @@ def arms_table(plan) -> Styler:
                 "reason": arm.unsupported or ("the twin" if arm.repeat_of else "measured"),
             }
         )
-    return tables.style(pandas.DataFrame(rows), f"Engines, one environment each ({plan.host.name})", {"reason": ("found", None)})
+    return tables.style(
+        pandas.DataFrame(rows), f"Engines, one environment each ({plan.host.name})", {"reason": ("found", None)}
+    )
 
 
 def settings_table(results, baseline: str) -> Styler:
@@ -66,7 +68,9 @@ def settings_table(results, baseline: str) -> Styler:
 def refusals_table(refusals: dict[str, str], host: str) -> Styler:
     """The arms that are not compared, and why."""
     rows = [{"arm": arm, "reason": reason} for arm, reason in refusals.items()]
-    rows = rows or [{"arm": "none", "reason": "contexts and KV capacities are equal, or their difference is accounted for"}]
+    rows = rows or [
+        {"arm": "none", "reason": "contexts and KV capacities are equal, or their difference is accounted for"}
+    ]
     return tables.style(pandas.DataFrame(rows), f"Arms that are refused a comparison ({host})")
 
 
@@ -78,7 +82,10 @@ def texts_table(answers: dict, baseline: str, label: str) -> Styler:
         "steps": ("steps alike", "{:,.0f}"),
         "rounding_median": ("rounding, median (nats)", "{:.3f}"),
         "rounding_largest": ("largest", "{:.3f}"),
-        **{name: (heading, "{:.0f}") for name, heading in (("within", "within rounding"), ("beyond", "beyond"), ("untold", "not told"))},
+        **{
+            name: (heading, "{:.0f}")
+            for name, heading in (("within", "within rounding"), ("beyond", "beyond"), ("untold", "not told"))
+        },
     }
     return tables.style(same_work.texts(answers, baseline), f"Answers against those of {baseline} ({label})", looks)
 
@@ -87,7 +94,9 @@ def partings_table(answers: dict, baseline: str, label: str) -> Styler:
     """Where texts part: the two tokens, and how much either server preferred its own."""
     frame = same_work.partings(answers, baseline)
     for name in ("baseline_token", "arm_token"):
-        frame[name] = [tables.DASH if pandas.isna(token) else f"<code>{_escaped(token)}</code>" for token in frame[name]]
+        frame[name] = [
+            tables.DASH if pandas.isna(token) else f"<code>{_escaped(token)}</code>" for token in frame[name]
+        ]
     frame["verdict"] = [tables.badge(verdict, LOOKS[verdict]) for verdict in frame["verdict"]]
     gap = "{:.3f}"
     looks = {
@@ -122,7 +131,9 @@ def work_table(answers: dict, baseline: str, label: str) -> Styler:
 def clients_table(answers: dict, cells: pandas.DataFrame) -> Styler:
     """The second client's times beside the load generator's."""
     frame = same_work.clients(answers, cells)
-    versions = sorted({record["clients"]["version"] for record in answers.values() if (record["clients"] or {}).get("version")})
+    versions = sorted(
+        {record["clients"]["version"] for record in answers.values() if (record["clients"] or {}).get("version")}
+    )
     looks = {
         "metric": ("metric", None),
         BENCH: (f"{BENCH} (ms)", "{:,.1f}"),
@@ -159,7 +170,9 @@ def hosts_table(own: pandas.DataFrame, names: list[str], metric: str = "output_t
     table = frame.pivot(index=["host", "concurrency"], columns="arm", values="said").fillna(tables.DASH)
     table = table[[name for name in names if name in table]].reset_index()
     hosts = "; ".join([*map(tables.labels, frames), *host_tables.machines(dict.fromkeys(frame["host"]), SECTION)])
-    return tables.style(table, f"{tables.METRIC_NAMES[metric].capitalize()}, multiples of each host's first engine ({hosts})")
+    return tables.style(
+        table, f"{tables.METRIC_NAMES[metric].capitalize()}, multiples of each host's first engine ({hosts})"
+    )
 
 
 def features_table(feature: str | None = None) -> Styler:
@@ -169,10 +182,17 @@ def features_table(feature: str | None = None) -> Styler:
     shown = frame.assign(
         verdict=[tables.badge(verdict, LOOKS[verdict]) for verdict in frame["verdict"]],
         engine=[engines.get(name).TITLE if name in engines.ENGINES else name for name in frame["engine"]],
-        place=[f"{_escaped(place)} ({_escaped(version)})" for place, version in zip(frame["place"], frame["version"], strict=True)],
+        place=[
+            f"{_escaped(place)} ({_escaped(version)})"
+            for place, version in zip(frame["place"], frame["version"], strict=True)
+        ],
     ).drop(columns="version")
     shown = shown.rename(columns={"study": "what is known", "today": "found", "place": "evidence"})
-    return tables.style(shown, "The reference study's statements on frameworks, and what holds today", {"what is known": ("the study says", None)})
+    return tables.style(
+        shown,
+        "The reference study's statements on frameworks, and what holds today",
+        {"what is known": ("the study says", None)},
+    )
 
 
 def by_engine(cells: pandas.DataFrame, metrics: tuple[str, ...]) -> Figure:

@@ -104,9 +104,7 @@ def plan(wanted: Frameworks, host: Host, *, dry: bool = False, say: Callable[[st
     """What section 8 measures on `host` with these parameters."""
     wanted = wanted.filled(GPU if host.gpus else CPU)
     environment = plans.environment(host, dry, say)
-    others = plans.environments_of(
-        (name for name in wanted.engines if name != GENERATOR), host, dry, say
-    )
+    others = plans.environments_of((name for name in wanted.engines if name != GENERATOR), host, dry, say)
     ready = None if dry and not environment.vllm else environment
     models, notes = plans.models([wanted.model], wanted.weights, ready, "text is not", say)
     model = models[wanted.model]
@@ -172,7 +170,9 @@ def _arm(name: str, model: Model, wanted: Frameworks, host: Host) -> Arm:
 
 def _questions(wanted: Frameworks, load: Load, model: Model) -> Questions:
     """What each server is asked, with prompts of the book's own."""
-    asked = Load(1, max(1, wanted.texts), datasets.load(datasets.OWN, "own"), wanted.text_tokens, 0.0, False, wanted.seed)
+    asked = Load(
+        1, max(1, wanted.texts), datasets.load(datasets.OWN, "own"), wanted.text_tokens, 0.0, False, wanted.seed
+    )
     prompts = asked.dataset.drawn(asked, str(model.folder), 0)[: wanted.texts]
     client = Load(dataset=load.dataset, seed=wanted.seed, **CLIENT_LOAD)
     return Questions(tuple(prompts), wanted.text_tokens, client, wanted.client_rounds)

@@ -29,7 +29,9 @@ CLIENT_METRICS = ("median_ttft_ms", "median_itl_ms")
 def failed(answers: Mapping[str, dict], what: str) -> dict[str, str]:
     """Arms that could not be asked a thing (`texts`, `tokenizer`, `clients`), each with the reason."""
     return {
-        arm: record[what]["failed"] for arm, record in answers.items() if isinstance(record[what], dict) and "failed" in record[what]
+        arm: record[what]["failed"]
+        for arm, record in answers.items()
+        if isinstance(record[what], dict) and "failed" in record[what]
     }
 
 
@@ -115,7 +117,11 @@ def counts(answers: Mapping[str, dict], baseline: str) -> pandas.DataFrame:
                 "answer_tokens": made,
                 "answer_counter": counted[base.GENERATED_TOKENS],
                 "counters": "not told" if None in agree else "agree" if all(agree) else "differ",
-                "prompts": "as the baseline's" if read == own else "other lengths than the baseline's" if own else "not told",
+                "prompts": "as the baseline's"
+                if read == own
+                else "other lengths than the baseline's"
+                if own
+                else "not told",
             }
         )
     columns = ["arm", "prompt_tokens", "prompt_counter", "answer_tokens", "answer_counter", "counters", "prompts"]

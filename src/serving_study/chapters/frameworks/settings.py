@@ -79,7 +79,9 @@ def lines(
         if baseline not in values or all(value is None for value in values.values()):
             continue
         unlike = [arm for arm in values if not alike(setting, values[baseline], values[arm])]
-        told = {engine: known[setting, engine] for engine in dict.fromkeys(engines.values()) if (setting, engine) in known}
+        told = {
+            engine: known[setting, engine] for engine in dict.fromkeys(engines.values()) if (setting, engine) in known
+        }
         verdict, because = _verdict(setting, unlike, values, engines, told, baseline, (differences or {}).get(setting))
         rows.append({"setting": setting, **values, "verdict": verdict, "because": because})
     return pandas.DataFrame(rows, columns=["setting", *frame.columns, "verdict", "because"])
@@ -92,7 +94,11 @@ def _verdict(setting, unlike, values, engines, told, baseline, accepted) -> tupl
     if accepted:
         return MAPPED, f"accepted: {accepted}" + (f"; {said}" if said else "")
     # A line is explained by words on the arm that differs, or on the baseline where that is the one without a value.
-    silent = [arm for arm in unlike if engines[arm] not in told and not (values[baseline] is None and engines[baseline] in told)]
+    silent = [
+        arm
+        for arm in unlike
+        if engines[arm] not in told and not (values[baseline] is None and engines[baseline] in told)
+    ]
     if silent:
         named = ", ".join(f"{arm} {'does not say' if values[arm] is None else values[arm]}" for arm in silent)
         return UNSAID, f"{named}; {baseline} {'does not say' if values[baseline] is None else values[baseline]}"
@@ -112,7 +118,9 @@ def refused(frame: pandas.DataFrame, baseline: str, differences: Mapping[str, st
             value = _plain(frame.loc[setting, arm])
             if arm != baseline and not alike(setting, own, value):
                 shown = ["not reported" if one is None else f"{one:,}" for one in (value, own)]
-                reasons.setdefault(arm, f"{NAMES[setting]}: {shown[0]} against {shown[1]} of {baseline}, without a word")
+                reasons.setdefault(
+                    arm, f"{NAMES[setting]}: {shown[0]} against {shown[1]} of {baseline}, without a word"
+                )
     return reasons
 
 
