@@ -67,9 +67,9 @@ def texts(answers: Mapping[str, dict], baseline: str) -> pandas.DataFrame:
 
 
 def partings(answers: Mapping[str, dict], baseline: str) -> pandas.DataFrame:
-    """One row an answer whose text is not the baseline's: `prompt`, `token` (its number, from 1), what each server chose
-    there (`baseline_token`, `arm_token`), by how much each preferred its own (`baseline_gap`, `arm_gap`, nats; NaN where
-    the other's token was not among the candidates), their sum `apart`, the largest `rounding`, and the `verdict`.
+    """One row an answer whose text is not the baseline's: `prompt`, `token` (its number, from 1), what each server
+    chose there (`baseline_token`, `arm_token`), by how much each preferred its own (`baseline_gap`, `arm_gap`, nats;
+    NaN where the other's token was not among the candidates), their sum `apart`, the largest `rounding`, `verdict`.
     """
     rows = []
     for arm, record in _answered(answers, baseline).items():

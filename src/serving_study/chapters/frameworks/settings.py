@@ -106,8 +106,8 @@ def _verdict(setting, unlike, values, engines, told, baseline, accepted) -> tupl
 
 
 def refused(frame: pandas.DataFrame, baseline: str, differences: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Arms that may not be compared with the baseline, each with the reason: their context or KV capacity differs, or is
-    not reported, and nobody said why that is to be accepted.
+    """Arms that may not be compared with the baseline, each with the reason: their context or KV capacity differs, or
+    is not reported, and nobody said why that is to be accepted.
     """
     reasons = {}
     for setting in REQUIRED:
