@@ -40,6 +40,15 @@ def test_large_effects_are_claimed_and_which_way():
     assert table["repeat_of"].loc["baseline-again"].eq("baseline").all() and set(table["margin"]) == {claims.MARGIN}
 
 
+def test_an_interval_that_bounds_nothing_is_none():
+    """One cell an arm: so few degrees of freedom that no number is as large as the interval's end."""
+    values = {(f"arm-{number}", 1): [60.0 + number] for number in range(80)}
+    frame = cells(values | {("baseline", 1): [100.0], ("baseline-again", 1): [400.0]})
+    table = claimed(frame)
+    assert set(table["claim"]) == {UNDECIDED} and table["low"].isna().all() and table["more_blocks"].isna().all()
+    assert claims.words(table.loc[("arm-0", 1)], METRIC) == "not decided: nothing bounds the noise"
+
+
 def test_what_lies_inside_the_margin_is_equal_and_a_narrower_margin_leaves_it_open():
     quiet = {"between_lives": 0.001, "noise": 0.004}
     frame = drawn(np.random.default_rng(2), EQUALS, **quiet)

@@ -32,6 +32,7 @@ MARGIN = 0.03
 ABOVE, BELOW, EQUAL, UNDECIDED = "above", "below", "equal", "undecided"
 CLAIMED = ("low", "high", "claim", "more_blocks", "more_minutes", "margin")  # the columns of `compare` that words need
 SPEEDUP = "speedup"  # a ratio of times upside down, as a metric
+WIDEST = math.log(1e100)  # half-width of an interval that bounds nothing: a block or two, and many claims
 LEAST_LIFE_SHARE = 0.3  # of the noise of equal cells: few lives that differ little by chance do not prove that all do
 ODD_LIFE = 0.1  # chance below which lives of unequal arms are seen to differ
 LEAST_LIFE_FREEDOM = 6  # with fewer degrees of freedom a place, the spread between lives is taken over all places
@@ -286,10 +287,10 @@ def _decide(claims: dict, estimates: dict, count: int, level: float, margin: flo
     }
     for key, estimate in sorted(open_claims.items(), key=lambda item: (math.isnan(item[1].p), item[1].p)):
         share = level / (count - different)
-        if math.isnan(estimate.variance):
+        half = math.nan if math.isnan(estimate.variance) else estimate.half_width(share)
+        if math.isnan(half) or half > WIDEST:
             claims[key] = (math.exp(estimate.centre), math.nan, math.nan, UNDECIDED, estimate.blocks)
             continue
-        half = estimate.half_width(share)
         if estimate.p <= share:
             claim, different = ABOVE if estimate.centre > 0 else BELOW, different + 1
         else:

@@ -122,10 +122,16 @@ def provenance(plan) -> Styler:
         ),
         ("engine", f"{plan.engine_in_words()}, torch {plan.environment.versions.get('torch')}"),
         *(("model", f"{model.name}, {model.weights} weights") for model in models.values()),
-        *(("prompts", f"{load.dataset.name}, sha256 {load.dataset.sha256[:12]}") for load in plan.loads[:1]),
+        *(("prompts", f"{dataset.name}, sha256 {dataset.sha256[:12]}") for dataset in _prompts(plan)),
         *(("note", note) for note in plan.notes),
     ]
     return style(pandas.DataFrame(rows, columns=["what", "found"]), f"What is measured here ({plan.host.name})")
+
+
+def _prompts(plan) -> list:
+    """The files that a plan's prompts come from, each once; of made prompts the first load's."""
+    read = {load.dataset.name: load.dataset for load in plan.loads if hasattr(load.dataset, "path")}
+    return list(read.values()) or [load.dataset for load in plan.loads[:1]]
 
 
 def finding(frame: pandas.DataFrame, baseline: str = "baseline") -> str:

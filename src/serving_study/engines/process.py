@@ -22,6 +22,7 @@ DISTRIBUTIONS = {
     "runai_streamer": "runai-model-streamer",
     "tensorizer": "tensorizer",
     "fastsafetensors": "fastsafetensors",
+    '"suffix"': "arctic-inference",
 }
 
 
@@ -77,5 +78,6 @@ class Process:
         """Distributions that must be installed beside the engine: a KV connector's, a loader's, Ray, a cache server's
         own.
         """
-        words = json.dumps([self.options, self.engine], default=str).lower()
+        method = (self.speculative or {}).get("method")
+        words = json.dumps([self.options, self.engine, method], default=str).lower()
         return tuple(sorted({name for word, name in DISTRIBUTIONS.items() if word in words}))

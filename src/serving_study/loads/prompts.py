@@ -235,14 +235,14 @@ def exact(folder: Path, order: list[tuple[int, int]], shared: int, own: int, see
     return texts
 
 
-def with_lengths(texts: list[str], lengths: list[int]) -> list[str]:
+def with_lengths(texts: list[str], lengths: list[int], *, chat: bool = False) -> list[str]:
     """`vllm bench serve`'s options for these prompts with answers of these lengths, in this order; writes their
-    file.
+    file. With `chat` each is put into the model's chat template.
     """
     file = _file()
     rows = zip(texts, lengths, strict=True)
     files.write(file, "\n".join(json.dumps({"prompt": text, "output_tokens": length}) for text, length in rows))
-    options = ["--skip-chat-template", "--disable-shuffle", "--no-oversample"]
+    options = [*(() if chat else ("--skip-chat-template",)), "--disable-shuffle", "--no-oversample"]
     return ["--dataset-name", "custom", "--dataset-path", str(file), *options]
 
 

@@ -208,6 +208,19 @@ def is_here(name: str) -> bool:
     return any(file.is_file() for file in local) or hub.kept_config(name) is not None
 
 
+def head_name(target: Model, method: str) -> str:
+    """How the book names what it trained for a target: `smollm2-135m-instruct-eagle3`."""
+    return f"{target.folder.name.lower()}-{method}"
+
+
+def trained_head(target: Model, method: str) -> Model | None:
+    """What the book trained for a target and a method, as it ships or from the cache; None where there is none."""
+    name = head_name(target, method)
+    folders = (place / name for place in (SHIPPED, paths.CACHE / "models"))
+    made = (folder for folder in folders if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")))
+    return next((Model(name, str(folder), folder) for folder in made), None)
+
+
 def short(model: str) -> str:
     """A name for arms: `Qwen/Qwen2.5-14B-Instruct` is `14b`, `Qwen1.5-MoE-A2.7B` is `moe-a2.7b`,
     `smollm2-135m-instruct-12-heads` is `135m-12-heads`.

@@ -21,10 +21,10 @@ class Arm:
 
     `processes` are started in their order, first those that others need. `front` stands before the servers: `none`, or
     `turns`, a port that hands connections to one server after another. `technique` is what the certificate expects
-    (`none`, `ngram`, `draft`, `parallel`, `prefix`, `offload`), `acceptance` how drafts are accepted (`measured`,
-    `prescribed`, None without speculation). With `scratch` the processes run in an empty folder that is removed at
-    their end. `unsupported` is why the arm cannot exist here, `distinction` what else sets it apart in its section
-    (`truncated`, `memory-0.15`)."""
+    (`none`, `ngram`, `suffix`, `draft`, `dynamic`, `parallel`, `prefix`, `offload`), `acceptance` how drafts are
+    accepted (`measured`, `prescribed`, None without speculation). With `scratch` the processes run in an empty folder
+    that is removed at their end. `unsupported` is why the arm cannot exist here, `distinction` what else sets it apart
+    in its section (`truncated`, `memory-0.15`)."""
 
     name: str
     processes: tuple[Process, ...]

@@ -13,6 +13,8 @@ MECHANISMS: dict[str, Mechanism] = {
     "none": Mechanism(),
     "ngram": Speculation(every_step=False),
     "draft": Speculation(every_step=True),
+    "dynamic": Speculation(every_step=False),
+    "suffix": Speculation(every_step=False),
     "parallel": Parallel(),
     "prefix": Cache(),
     "offload": Cache(tier=True),
