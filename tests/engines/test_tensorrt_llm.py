@@ -177,8 +177,8 @@ def test_what_this_version_does_not_have():
     ("log", "cause"),
     [
         (
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 48.00 MiB. GPU 0 has a total capacity of 7.70 "
-            "GiB of which 42.69 MiB is free.\nRuntimeError: Executor worker returned error\n",
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 48.00 MiB. GPU 0 has a total capacity of "
+            "7.70 GiB of which 42.69 MiB is free.\nRuntimeError: Executor worker returned error\n",
             "out of memory: tried to allocate 48.00 MiB, 42.69 MiB free of 7.70 GiB",
         ),
         (
@@ -187,7 +187,8 @@ def test_what_this_version_does_not_have():
             "too little GPU memory",
         ),
         (
-            "RuntimeError: Only SM100 is supported by FP4 block scale MOE\nRuntimeError: Executor worker returned error\n",
+            "RuntimeError: Only SM100 is supported by FP4 block scale MOE\n"
+            "RuntimeError: Executor worker returned error\n",
             "RuntimeError: Only SM100 is supported by FP4 block scale MOE",
         ),
         ("RuntimeError: Executor worker returned error\n", "RuntimeError: Executor worker returned error"),

@@ -1,4 +1,4 @@
-"""Command line: `serving-study run | train | bench | doctor | predict | advise | price | compare | certify | book | sections`.
+"""`serving-study run | train | bench | doctor | predict | advise | price | compare | certify | book | sections`.
 
 serving-study run 3 --dry-run
 serving-study run 3 -p repeats=2 -y '{concurrencies: [1, 8], prompts: [8, 32]}'

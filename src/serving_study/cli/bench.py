@@ -35,7 +35,8 @@ def bench(
     """
     from ..chapters import plans, sections
     from ..hardware import hosts
-    from ..measure.endpoints import endpoint, session
+    from ..measure.endpoints import report as reports
+    from ..measure.endpoints import session
     from ..models import checkpoints
 
     chosen = _section(sections.get(sections.address(section)))
@@ -44,7 +45,7 @@ def bench(
     wanted = chosen.parameters(**values)
     wanted = wanted.filled(wanted.profiles["gpu" if host.gpus else "cpu"])
     called = session.name_of(url, name)
-    report = endpoint.look(url, engine, model or None)
+    report = reports.look(url, engine, model or None)
     for line in _seen(report):
         print(line, flush=True)
     environment = plans.environment(host, dry_run, print)
@@ -56,7 +57,7 @@ def bench(
     made = session.Session(
         report, chosen.number, loads, wanted.repeats, plans.resolved(wanted, host), folder, called, wanted.seed
     )
-    endpoint.require_context(report, made.longest(), chosen.number)
+    reports.require_context(report, made.longest(), chosen.number)
     print(
         f"{len(loads) * wanted.repeats} cells: {wanted.repeats} blocks of concurrency "
         f"{', '.join(f'{load.concurrency} ({load.prompts} prompts)' for load in loads)}",

@@ -79,7 +79,7 @@ class Counters:
 
     `samples` are counters (several samples are added up), `histograms` names without `_sum` and `_count`, `watched` the
     samples read after each request where requests come one by one. `finish_reason` and `position` are labels of
-    `finished_requests` and `accepted_tokens_per_position`; `block_size` is a sample, and its label that holds the tokens
+    `finished_requests` and `accepted_tokens_per_position`; `block_size` is a sample and its label that holds the tokens
     of a block (None: its value does). `begins_with` are samples that are not there before their first count, and the
     sample whose presence says that they stand at 0; `derived` are counters that follow from others: from the
     differences of all, by our names, and the later snapshot. `path` is where a server answers with all of them."""

@@ -1,4 +1,4 @@
-"""Whether the package index has what an engine needs on this machine, asked of the index itself before anything is made.
+"""Whether the package index has what an engine needs on this machine, asked of the index before anything is made.
 
 uv resolves the one requirement for this interpreter and platform, from wheels alone, and installs nothing: a source
 distribution may be a stub that fetches from elsewhere. What can mislead: an index that does not answer is no index

@@ -78,7 +78,7 @@ def measure_cell(
         "arm": cell.arm.name,
         **cell.arm.columns(),
         "engine": cell.arm.engine,
-        "engine_version": engine.version(server.environment.versions),
+        "engine_version": server.engine_version,
         "load": cell.load.name,
         "concurrency": cell.load.concurrency,
         "repeat": cell.repeat,

@@ -11,7 +11,7 @@ LAST_WORDS_S = 3.0
 
 
 def headers() -> dict[str, str]:
-    """Of every request; OPENAI_API_KEY is for servers that somebody else started, and sent by the load generator too."""
+    """Of every request; OPENAI_API_KEY is for a server that somebody else started: the load generator sends it too."""
     key = os.environ.get("OPENAI_API_KEY")
     return {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
 

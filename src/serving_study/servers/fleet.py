@@ -247,6 +247,11 @@ class Fleet:
             server.bind_again()
 
     @property
+    def engine_version(self) -> str | None:
+        """The version of its engine; None where that is not known."""
+        return engines.get(self.arm.engine).version(self.environment.versions)
+
+    @property
     def labels(self) -> dict:
         """What the figures of its cells are labelled with."""
         return {

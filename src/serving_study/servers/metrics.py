@@ -69,8 +69,8 @@ def block_tokens(snapshot: Snapshot, counters: Counters) -> int | None:
 
 
 def acceptance(before: Snapshot, after: Snapshot, counters: Counters) -> dict:
-    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and, where the server counts by
-    position, the rate by position; empty without drafts.
+    """`acceptance_rate`, `acceptance_length` (tokens a round, the target's own included) and the rate by position where
+    the server counts by it; empty without drafts.
     """
     names = (base.DRAFTS, base.DRAFTED, base.ACCEPTED)
     drafts, drafted, accepted = map(difference(before, after, counters, names).get, names)

@@ -8,8 +8,6 @@ neither a prompt's pass nor a round's own token gave, without those that the ans
     >>> command(process, environment.python, 8000)                                           # doctest: +SKIP
 """
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -5,7 +5,7 @@ What can mislead: «GB» in its log are GiB; it prints tracebacks of requests th
 that an error is a death's cause only behind the words that announce one; its graphs reach to `max_running_requests`,
 whatever its report lists.
 
-    >>> cause("Scheduler hit an exception: Traceback…\\nRuntimeError: Not enough memory. Please try …")  # doctest: +SKIP
+    >>> cause("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.")
     'no memory left for the KV cache'
 """
 

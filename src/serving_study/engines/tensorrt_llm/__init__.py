@@ -5,7 +5,7 @@ stub that fetches from the vendor's own (`environments.recipes`). What can misle
 line but of a file beside it; /metrics answers JSON, the counters are at another path, and of requests only with
 `return_perf_metrics`; it counts no rounds of speculation.
 
-    >>> config(Process(SERVER, "tensorrt-llm", options={"max_seq_len": 4096, "attn_backend": "TRTLLM"}))  # doctest: +SKIP
+    >>> config(Process(SERVER, "tensorrt-llm", options={"max_seq_len": 4096, "attn_backend": "TRTLLM"}))
     {'return_perf_metrics': True, 'enable_iter_perf_stats': True, 'attn_backend': 'TRTLLM'}
 """
 

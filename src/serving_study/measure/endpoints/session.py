@@ -25,8 +25,9 @@ from .. import records
 from ..cell import measure_cell, warm_up
 from ..plan import Cell, Plan
 from ..progress import Progress
-from . import endpoint
-from .endpoint import Endpoint, Report
+from . import report
+from .endpoint import Endpoint
+from .report import Report
 
 STARTED = dict.fromkeys(("start", "warm-up", "load", "stop", "harness"), 0.0)
 
@@ -58,7 +59,7 @@ def name_of(url: str, given: str) -> str:
     """What a server's results are called: the given name, else its address. Raises ParameterError for a name that no
     folder can have.
     """
-    name = given or endpoint.address(url).split("://", 1)[1].replace("/", "-").replace(":", "-")
+    name = given or report.address(url).split("://", 1)[1].replace("/", "-").replace(":", "-")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise ParameterError(
             "results cannot be called so", value=name, allowed="letters, digits, dots, dashes and underscores"
@@ -71,15 +72,15 @@ def measure(session: Session, host: Host, environment: Environment) -> Run:
 
     Raises StoreError when results cannot be written, ModelError for a context that is too short, and ServerError or
     LoadError when the server is lost, whose cells so far stay."""
-    endpoint.require_context(session.report, session.longest(), session.section)
+    report.require_context(session.report, session.longest(), session.section)
     known = Store(session.host_name, session.section)
-    arm = endpoint.arm(session.report.engine, session.report.model, session.tokenizer)
+    arm = report.arm(session.report.engine, session.report.model, session.tokenizer)
     client = replace(host, profile=session.host_name)
     with known.lock():
         store.name_results_folder()
         run = known.new_run()
         plan = Plan(session.section, client, environment, (), session.loads, session.repeats, session.parameters)
-        model = {arm.model.name: {"name": arm.model.name, "weights": endpoint.UNKNOWN}}
+        model = {arm.model.name: {"name": arm.model.name, "weights": report.UNKNOWN}}
         record = records.record_of(plan) | {"models": model, "server": session.report.as_dict()}
         files.write(run.folder / "run.json", record)
         cells, timing = _cells(session, run, plan, arm), dict(STARTED)
