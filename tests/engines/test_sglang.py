@@ -318,7 +318,8 @@ def test_what_this_version_does_not_have():
         ),
         (
             "Scheduler hit an exception: Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of "
-            "memory. Tried to allocate 270.00 MiB. GPU 0 has a total capacity of 22.06 GiB of which 127.44 MiB is free\n",
+            "memory. Tried to allocate 270.00 MiB. GPU 0 has a total capacity of 22.06 GiB of which 127.44 MiB is "
+            "free\n",
             "out of memory: tried to allocate 270.00 MiB, 127.44 MiB free of 22.06 GiB",
         ),
         (
