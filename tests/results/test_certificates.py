@@ -106,6 +106,15 @@ FAULTS = {
         at(("counters", base.FINISHED_REQUESTS), 0.0),
         "our server finished 0, the client 8",
     ),
+    "answered by another, of an engine that counts tokens alone": (
+        "server",
+        lambda cell, requests: (
+            cell["counters"].pop(base.FINISHED_REQUESTS),
+            cell["counters"].update({base.GENERATED_TOKENS: 0.0}),
+            cell["result"].update(total_output_tokens=64),
+        ),
+        "our server made 0 tokens, the client got 64",
+    ),
     "warm cache": ("cold caches", at(("counters", base.PREFIX_HITS), 16.0), "16 device and 0 external hits in 240"),
     "warm external cache": ("cold caches", at(("counters", base.EXTERNAL_HITS), 16.0), "16 external hits"),
     "hits that were not queried": (

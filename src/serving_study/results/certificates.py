@@ -204,20 +204,19 @@ def _identity_of_server(cell, requests) -> Check:
     """The answers are our server's: the port is its own, and it counts as many as came; one that counts no requests, as
     many tokens.
     """
-    served, done, owns = (
-        cell["counters"].get(base.FINISHED_REQUESTS),
-        cell["result"].get("completed"),
-        cell["server"]["owns_port"],
-    )
-    made, got = cell["counters"].get(base.GENERATED_TOKENS), cell["result"].get("total_output_tokens")
-    counts = f"finished {served if served is None else int(served)}, the client {done}"
+    counters, result, owns = cell["counters"], cell["result"], cell["server"]["owns_port"]
+    served, done = counters.get(base.FINISHED_REQUESTS), result.get("completed")
+    made, got = counters.get(base.GENERATED_TOKENS), result.get("total_output_tokens")
     if served is None and made is not None and got:
-        served, done = abs(made - got) <= INPUT_TOLERANCE * got, True
+        agree = abs(made - got) <= INPUT_TOLERANCE * got
         counts = f"made {made:.0f} tokens, the client got {got}"
+    else:
+        agree = None if served is None else served == done
+        counts = f"finished {served if served is None else int(served)}, the client {done}"
     evidence = f"port {'ours' if owns else 'not ours' if owns is False else 'owner unknown'}; our server {counts}"
-    if owns is False or (served is not None and served != done):
+    if False in (owns, agree):
         return Check("server", FAIL, evidence)
-    return Check("server", UNKNOWN if owns is None or served is None else PASS, evidence)
+    return Check("server", UNKNOWN if None in (owns, agree) else PASS, evidence)
 
 
 def _cold(cell, about_cache: bool) -> Check:
