@@ -255,16 +255,13 @@ def test_the_figures_of_a_start():
 def test_the_settings_that_the_started_server_has():
     props = {"model_ftype": "BF16", "total_slots": 16}
     props["default_generation_settings"] = {"n_ctx": 8192, "params": {"seed": 42}}
-    asked = process(options={"cache_prompt": False})
-    said = server_log.settings(asked, log("start"), {"/props": props})
+    said = server_log.settings(process(), log("start"), {"/props": props})
     assert said == {
         "dtype": "bf16",
         "kv_cache_dtype": "bf16",
         "max_model_len": 8192,
         "max_num_seqs": 16,
         "max_batched_tokens": 2048,
-        "chunked_prefill": 512,
-        "prefix_caching": False,
         "kv_cache_tokens": 32768,
         "attention_backend": "flash attention enabled",
         "threads": 2,
@@ -272,7 +269,7 @@ def test_the_settings_that_the_started_server_has():
         "seed": 42,
     }
     assert list(said) == [name for name in base.SETTINGS if name in said]
-    assert server_log.settings(asked, log("draft"), {})["speculation"] == "draft-simple"
+    assert server_log.settings(process(), log("draft"), {})["speculation"] == "draft-simple"
     assert server_log.settings(process(), "", {}) == {}
 
 

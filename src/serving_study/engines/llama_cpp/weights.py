@@ -67,7 +67,12 @@ def write(model: Model) -> Path:
     if out.is_file():
         return out
     if reason := unsupported(model):
-        raise ModelError("a model that llama.cpp is not given", value=reason, next="another engine's arm, or model")
+        raise ModelError(
+            "a model that llama.cpp is not given",
+            value=reason,
+            allowed=f"{' or '.join(KINDS)}, without scaling of its rotary embedding",
+            next="leave llama.cpp's arms out (arms), or choose another model",
+        )
     config = model.config
     kind = KINDS[config["architectures"][0]]
     with files.whole(out) as unfinished:
@@ -161,7 +166,7 @@ def pre_tokenizer(tokenizer: dict) -> str:
         "a pre-tokenizer that has no name here that llama.cpp knows",
         value=json.dumps(steps)[:200],
         allowed="SmolLM2's (digits one by one) or Qwen2's",
-        next="another model, or another engine's arm",
+        next="leave llama.cpp's arms out (arms), or choose another model",
     )
 
 
@@ -184,7 +189,12 @@ def name_of(name: str) -> str:
         _, _, layer, *of_layer, what = name.split(".")
         return f"blk.{layer}.{IN_LAYER['.'.join(of_layer)]}.{what}"
     except (ValueError, KeyError):
-        raise ModelError("a tensor that llama.cpp's file has no name for", value=name, next="another model") from None
+        raise ModelError(
+            "a tensor that llama.cpp's file has no name for",
+            value=name,
+            allowed=f"{', '.join(OUTSIDE)}, and model.layers.N.PART with PART any of {', '.join(IN_LAYER)}",
+            next="leave llama.cpp's arms out (arms), or choose another model",
+        ) from None
 
 
 def _stored(stored: list[Path]) -> Iterator[tuple]:
@@ -198,7 +208,12 @@ def _as_bf16(dtype: str, data) -> np.ndarray:
     if dtype == "BF16":
         return np.frombuffer(data, np.uint16)
     if dtype not in ("F16", "F32"):
-        raise ModelError("weights of a type that is not written for llama.cpp", value=dtype, allowed="BF16, F16, F32")
+        raise ModelError(
+            "weights of a type that is not written for llama.cpp",
+            value=dtype,
+            allowed="BF16, F16, F32",
+            next="leave llama.cpp's arms out (arms), or choose another model",
+        )
     values = np.frombuffer(data, np.float16 if dtype == "F16" else np.float32).astype(np.float32)
     return np.frombuffer(embedded.bf16(values), np.uint16)
 
