@@ -205,7 +205,8 @@ def versions(environment: Environment) -> list[Finding]:
 def other_engine(name: str, environment: Environment, arms: list[Arm], ask: bool = True) -> list[Finding]:
     """An engine beside the load generator's: its environment, and what its arms ask of it."""
     if environment.missing:
-        return [Finding("engine environment", environment.missing, "its arms measured", WARN, "nothing: others run")]
+        wanted, fix = "an environment in which its arms run", "as it says; the other engines' arms run without it"
+        return [Finding("engine environment", environment.missing, wanted, WARN, fix)]
     findings = versions(environment)
     if not environment.engine_version:
         return findings
